@@ -10,6 +10,7 @@
 //!
 //! Decision: docs/decisions/0039-sign-in-to-upstreams.md
 
+mod access_token;
 mod account;
 mod challenge;
 mod discovery;
@@ -34,7 +35,8 @@ use url::Url;
 
 use crate::allowed_addresses::AllowedAddresses;
 use crate::secret::Secret;
-pub use account::{AccessToken, Account, TokenOutcome};
+pub use access_token::AccessToken;
+pub use account::{Account, TokenOutcome};
 pub use challenge::BearerChallenge;
 pub use sign_in::SignIn;
 pub use signing_key::SigningKey;

@@ -122,10 +122,8 @@ impl Settings {
                 add(settings.fingerprint().as_bytes());
             }
             UpstreamSource::Http { url, headers, account, egress, transport } => {
-                add(format!("{account:?}").as_bytes());
-                add(format!("{egress:?}").as_bytes());
                 add(url.to_string().as_bytes());
-                add(format!("{transport:?}").as_bytes());
+                add(format!("{account:?}{egress:?}{transport:?}").as_bytes());
                 for (name, value) in headers {
                     add(name.as_str().as_bytes());
                     add(value.as_bytes());
@@ -424,8 +422,7 @@ pub struct Listing {
 /// Reason why a call has no response.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not connected, or rejected as the protocol rejects what is not executed. The call was not
-    /// executed.
+    /// Not connected, or rejected before its execution. The call was not executed.
     #[error("not connected: {0}")]
     Unavailable(String),
     /// A user has to sign in to the upstream first. The call was not executed.
@@ -440,8 +437,7 @@ pub enum Error {
         /// Time after which to retry.
         retry_after: Duration,
     },
-    /// The server requests input for the call, and too many calls wait for client input: the call
-    /// was cancelled after it had begun.
+    /// The server requests input, and too many calls wait for that: the call was cancelled.
     #[error("too many calls wait for client input")]
     TooManyInputRequests,
     /// The connection was lost before the response; the call may have been executed.
@@ -465,8 +461,7 @@ pub enum Error {
     /// The memory budget is exhausted. The call may have been executed.
     #[error("the memory budget is exhausted; try again later")]
     MemoryExhausted,
-    /// The upstream requested client features that the client did not declare. The call was
-    /// cancelled.
+    /// The upstream requested features that the client did not declare: the call was cancelled.
     #[error("the upstream requests a feature that the client did not declare")]
     UndeclaredFeature(ClientFeatures),
     /// The upstream violated the protocol.

@@ -35,6 +35,7 @@ const LAYERS: [&[&str]; 8] = [
         "line_codec",
         "memory_budget",
         "metrics",
+        "pem",
         "quota",
         "quote",
         "rate_limit",

@@ -83,8 +83,9 @@ impl UpstreamStarter {
     fn record_sign_ins(&self, upstream: &Upstream) {
         let Some(mut outcomes) = upstream.token_outcomes() else { return };
         let (audit, name) = (self.audit.clone(), Arc::from(upstream.name().as_str()));
+        let stop = upstream.stop_token();
         self.tasks.spawn(async move {
-            while outcomes.changed().await.is_ok() {
+            while let Some(Ok(())) = stop.run_until_cancelled(outcomes.changed()).await {
                 let outcome = outcomes.borrow_and_update().clone();
                 match outcome {
                     TokenOutcome::None => {}

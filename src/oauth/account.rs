@@ -4,7 +4,6 @@
 //! started it. After a failure nothing is requested until a pause has passed. A token that is still
 //! valid is used whatever happens to its renewal.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,18 +14,17 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use zeroize::Zeroizing;
 
+use super::access_token::{AccessToken, authorization};
 use super::challenge::BearerChallenge;
 use super::discovery::{Discovered, changed, discover};
 use super::step_up::StepUp;
-use super::token_request::{IssuedToken, TokenGrant, TokenRequest, sensitive};
+use super::token_request::{IssuedToken, TokenGrant, TokenRequest};
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
 use super::vault::{RecordLock, SignInRecord, Vault};
 use super::{Grant, OAuthError, OAuthHttp, RegisteredClient, Settings};
 use crate::backoff::Backoff;
 use crate::quote::quote;
-use crate::secret::Secret;
 use crate::sync::Mutex;
 use crate::timestamp::unix_time;
 
@@ -80,28 +78,6 @@ struct AccountState {
 }
 
 type Renewal = Shared<BoxFuture<'static, Result<AccessToken, OAuthError>>>;
-
-/// Access token. Cheap to clone.
-#[derive(Clone)]
-pub struct AccessToken {
-    authorization: HeaderValue,
-    /// Times after which it is renewed, and no longer used; `None` if it does not expire.
-    times: Option<(Instant, Instant)>,
-    number: u64,
-}
-
-impl AccessToken {
-    /// Value of the `Authorization` header; sensitive.
-    pub fn authorization(&self) -> HeaderValue {
-        self.authorization.clone()
-    }
-}
-
-impl fmt::Debug for AccessToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AccessToken").field(&self.number).finish()
-    }
-}
 
 impl Account {
     /// Creates the account at the upstream of this name. Renewals run until `stop` fires.
@@ -469,34 +445,13 @@ impl AccountState {
     }
 }
 
-impl AccessToken {
-    fn new(issued: &IssuedToken, number: u64) -> Result<Self, OAuthError> {
-        let times = issued.lifetime.map(|lifetime| {
-            let now = Instant::now();
-            // A token that lives shorter is renewed at most once a second.
-            let lifetime = lifetime.max(MIN_LIFETIME);
-            (now + lifetime.mul_f64(RENEWED_AT), now + lifetime)
-        });
-        Ok(Self { authorization: authorization(&issued.token)?, times, number })
-    }
-}
-
 fn stopping() -> OAuthError {
     OAuthError::Unavailable("Weir is stopping".into())
-}
-
-/// Makes the `Authorization` header of an access token.
-fn authorization(token: &Secret) -> Result<HeaderValue, OAuthError> {
-    let text = Zeroizing::new(format!("Bearer {}", token.expose()));
-    sensitive(&text)
 }
 
 /// Pauses after failures.
 const BACKOFF: Backoff =
     Backoff::new(Duration::from_secs(1), Duration::from_secs(60)).with_jitter(true);
-/// Part of its lifetime after which a token is renewed.
-const RENEWED_AT: f64 = 0.8;
-const MIN_LIFETIME: Duration = Duration::from_secs(1);
 /// Time for which a token that was refused when it was new is not replaced because of refusals.
 const REJECTED_PAUSE: Duration = Duration::from_secs(60);
 /// Pause until the vault is read again for a sign-in.

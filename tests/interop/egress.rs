@@ -90,8 +90,6 @@ async fn inner(tls: &str) -> (Served, String, Fleet) {
         {tls}
         [log]
         format = "json"
-        [auth]
-        anonymous = true
         [upstreams.house]
         prompts_dir = "prompts"
         "#
@@ -131,6 +129,11 @@ const CLIENT_TLS: &str = r#"
     key = { file = "server.key" }
     client_ca = "ca.crt"
     client_certificates = "required"
+    [roles.all]
+    prompts.allow = ["*"]
+    [clients.outer]
+    role = "all"
+    certificates = ["dns:weir.test"]
 "#;
 
 #[tokio::test]

@@ -56,7 +56,7 @@ const AGAIN: u64 = 20;
 /// One in this many repeats must have the same history. Mostly the first has: tokio wakes the
 /// waiters of one `watch` channel in a random order, which only its unstable interface can seed,
 /// and few histories show the difference.
-const REPEATS: u64 = 16;
+const REPEATS: u64 = 64;
 
 /// Number of threads; each runs its seeds on a runtime of one thread.
 const THREADS: u64 = 2;

@@ -30,8 +30,8 @@ settings! {
     /// is.
     ///
     /// `args`, `env`, `pass_env` and `cwd` go with `command`; `headers`, `auth`, `tls` and
-    /// `transport` go with `url`. [The prompt library](prompt-library.md) describes the contents of a
-    /// `prompts_dir`.
+    /// `transport` go with `url`. [The prompt library](prompt-library.md) describes the contents of
+    /// a `prompts_dir`.
     ///
     /// ```toml
     /// [upstreams.library]                  # the built-in prompt library
@@ -82,7 +82,7 @@ settings! {
     /// #resource = "none"
     /// #params = { audience = "https://stock.example.com" }
     ///
-    /// #[upstreams.ledger]                  # a server with a CA of its own, which wants a certificate
+    /// #[upstreams.ledger]                  # a server with its own CA, which wants a certificate
     /// #url = "https://ledger.example.com/mcp"
     /// #tls = { ca = "ca.crt", cert = "weir.crt", key = { file = "secrets/weir.key" } }
     ///

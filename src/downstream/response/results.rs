@@ -202,8 +202,8 @@ pub(crate) fn upstream_failed(name: &UpstreamName, cause: &upstream::Error) -> E
         Error::SignInNeeded(_) => refused(
             own_code::UNAVAILABLE,
             format!(
-                "upstream {name} needs a sign-in; the request was not carried out; whoever runs \
-                 Weir signs in with `weir login {name}`"
+                "upstream {name} needs a sign-in; the request was not carried out; the \
+                 operator of Weir signs in with `weir login {name}`"
             ),
         ),
         Error::NoSuchTask => invalid_params("Task not found"),

@@ -68,7 +68,8 @@ async fn open(
         let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
         match response.status() {
             StatusCode::OK => {}
-            StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+            // tinyproxy sends 401 for wrong credentials.
+            StatusCode::PROXY_AUTHENTICATION_REQUIRED | StatusCode::UNAUTHORIZED => {
                 return Err("it demands other credentials: correct them in egress.proxy".into());
             }
             status => return Err(format!("it refuses a connection to {server}: {status}")),

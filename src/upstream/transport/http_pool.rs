@@ -6,6 +6,7 @@
 //! wake no other thread. A request is sent a second time only if hyper returns it unsent, or if it
 //! is a GET that failed on a pooled connection. No redirect is followed.
 
+use std::error::Error;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -225,7 +226,9 @@ fn broken(connection: &HttpConnection, error: hyper::Error) -> TransportError {
             "it sent more than 128 KiB of informational responses before its response".into(),
         );
     }
-    TransportError::ConnectionLost(error.to_string())
+    // The alert with which a server refuses a certificate is the cause of an error of hyper.
+    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+    TransportError::ConnectionLost(format!("{error}{cause}"))
 }
 
 /// Returns a copy of the request that may be sent once more if a pooled connection breaks, which

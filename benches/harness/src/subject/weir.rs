@@ -70,7 +70,7 @@ pub(crate) enum Credentials {
     None,
     /// A token in the configuration.
     Bearer,
-    /// The same token, which the fixture issues.
+    /// That token, issued by the fixture.
     OAuth,
 }
 

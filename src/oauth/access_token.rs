@@ -1,0 +1,56 @@
+//! Access token of an account, and the times of its life.
+
+use std::fmt;
+use std::time::Duration;
+
+use hyper::header::HeaderValue;
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+use super::OAuthError;
+use super::token_request::{IssuedToken, sensitive};
+use crate::secret::Secret;
+
+/// Access token. Cheap to clone.
+#[derive(Clone)]
+pub struct AccessToken {
+    authorization: HeaderValue,
+    /// Times after which it is renewed, and no longer used; `None` if it does not expire.
+    pub(super) times: Option<(Instant, Instant)>,
+    pub(super) number: u64,
+}
+
+impl AccessToken {
+    /// Value of the `Authorization` header; sensitive.
+    pub fn authorization(&self) -> HeaderValue {
+        self.authorization.clone()
+    }
+}
+
+impl fmt::Debug for AccessToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AccessToken").field(&self.number).finish()
+    }
+}
+
+impl AccessToken {
+    pub(super) fn new(issued: &IssuedToken, number: u64) -> Result<Self, OAuthError> {
+        let times = issued.lifetime.map(|lifetime| {
+            let now = Instant::now();
+            // A token that lives shorter is renewed at most once a second.
+            let lifetime = lifetime.max(MIN_LIFETIME);
+            (now + lifetime.mul_f64(RENEWED_AT), now + lifetime)
+        });
+        Ok(Self { authorization: authorization(&issued.token)?, times, number })
+    }
+}
+
+/// Makes the `Authorization` header of an access token.
+pub(super) fn authorization(token: &Secret) -> Result<HeaderValue, OAuthError> {
+    let text = Zeroizing::new(format!("Bearer {}", token.expose()));
+    sensitive(&text)
+}
+
+/// Part of its lifetime after which a token is renewed.
+const RENEWED_AT: f64 = 0.8;
+const MIN_LIFETIME: Duration = Duration::from_secs(1);
