@@ -52,7 +52,8 @@ struct CheckReport<'a> {
 struct CheckRow {
     name: String,
     ok: bool,
-    /// Whether a user has to sign in first.
+    /// Whether a user has to sign in first; missing if not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     needs_sign_in: bool,
     /// Description of the connection, or the reason why there is none.
     state: String,

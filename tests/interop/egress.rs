@@ -195,7 +195,7 @@ async fn an_unprotected_upstream_is_reached_through_a_proxy_that_forwards_its_re
     assert!(is_listed(&listed), "{listed:?}");
     let expected = format!("POST {url} HTTP/1.1");
     let requests = proxy.requests();
-    assert!(requests.iter().any(|it| *it == expected), "{requests:?}");
+    assert!(requests.contains(&expected), "{requests:?}");
     let failed = list(&url, &egress("hunter3"), &[]).await.expect_err("it fails");
     assert!(!failed.contains("hunter"), "{failed}");
     assert!(served.stop().await);

@@ -81,6 +81,8 @@ pub(in crate::cli) struct ClientAccount {
     pub(in crate::cli) scopes: Vec<String>,
     /// Resource to name.
     pub(in crate::cli) resource: Option<String>,
+    /// Port of the redirect URI.
+    pub(in crate::cli) port: Option<String>,
 }
 
 /// Source of a header's value.
@@ -324,6 +326,7 @@ fn account(entry: &DocumentValue) -> Option<ClientAccount> {
         client_secret: find(["clientSecret", "client_secret", "CLIENT_SECRET"]),
         scopes: list.chain(line.split_whitespace().map(str::to_owned)).collect(),
         resource,
+        port: table.and_then(|table| table.get("callbackPort")).and_then(DocumentValue::text),
     })
 }
 

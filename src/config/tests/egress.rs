@@ -64,7 +64,7 @@ fn tls_files_are_read_and_what_is_wrong_with_them_is_said() {
     home.write("b.crt", &other);
     home.write("none", "hunter2");
     let load = |url: &str, tls: &str| {
-        home.write("weir.toml", &format!("[upstreams.a]\nurl = \"{url}\"\ntls = {{ {tls} }}\n"));
+        home.write("weir.toml", format!("[upstreams.a]\nurl = \"{url}\"\ntls = {{ {tls} }}\n"));
         home.load()
     };
     let whole = "ca = \"a.crt\", cert = \"a.crt\", key = { file = \"a.key\" }";

@@ -156,7 +156,8 @@ impl UpstreamWriter<'_> {
             table.insert("resource", self.translate_text("auth.resource", resource).into());
         }
         self.insert("auth", table);
-        self.note(format!("a user signs in to it with `weir login {}`", self.name));
+        let port = account.port.as_ref().map(|port| format!(" --port {port}")).unwrap_or_default();
+        self.note(format!("a user signs in to it with `weir login {}{port}`", self.name));
     }
 
     fn write_timeouts(&mut self, server: &ClientServer) {
