@@ -1,7 +1,7 @@
 //! Account of Weir at one upstream: keeps its access token fresh.
 //!
 //! Invariants: at most one renewal runs at a time, and it does not end with the request that
-//! started it. After a failure nothing is requested until a pause has passed. A token that is still
+//! started it. A refresh token that was sent is replaced in the vault before Weir stops. After a failure nothing is requested until a pause has passed. A token that is still
 //! valid is used whatever happens to its renewal.
 
 use std::sync::Arc;
@@ -278,8 +278,11 @@ impl Account {
     }
 
     async fn run_renewal(&self) -> Result<AccessToken, OAuthError> {
-        let issued = self.stop.run_until_cancelled(self.request_token()).await;
-        let issued = issued.unwrap_or_else(|| Err(stopping()));
+        let issued = match self.is_of_user() {
+            // Once the server has replaced a refresh token, the new one has to be kept.
+            true => self.request_token().await,
+            false => self.unless_stopping(self.request_token()).await,
+        };
         let mut state = self.state.lock();
         state.renewal = None;
         let number = state.issued + 1;
@@ -297,6 +300,13 @@ impl Account {
             Err(error) => self.fail(&mut state, error.clone()),
         }
         token
+    }
+
+    async fn unless_stopping<T>(
+        &self,
+        work: impl Future<Output = Result<T, OAuthError>>,
+    ) -> Result<T, OAuthError> {
+        self.stop.run_until_cancelled(work).await.unwrap_or_else(|| Err(stopping()))
     }
 
     async fn request_token(&self) -> Result<IssuedToken, OAuthError> {
@@ -359,7 +369,7 @@ impl Account {
         configured: Option<&RegisteredClient>,
     ) -> Result<IssuedToken, OAuthError> {
         let name = &*self.name;
-        let (vault, lock, mut record) = self.sign_in().await?;
+        let (vault, lock, mut record) = self.unless_stopping(self.sign_in()).await?;
         if self.is_new(&record)? && record.is_fresh() {
             let (lifetime, token) = (record.rest(), record.access_token);
             return Ok(IssuedToken { token, refresh_token: None, lifetime });
@@ -724,6 +734,36 @@ mod tests {
             needed().map(|_: Option<String>| String::new())
         );
         assert_eq!(vault.read("hub"), Ok(None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refresh_that_has_begun_is_kept_although_weir_stops() {
+        let state = tempfile::tempdir().expect("a folder");
+        let vault = Vault::open(state.path()).expect("a vault");
+        let lock = vault.lock("hub").await.expect("locked");
+        vault.write("hub", &record(), &lock).expect("written");
+        drop(lock);
+        let (account, script) = open(Settings {
+            grant: Grant::AuthorizationCode { client: None },
+            state: Some(state.path().into()),
+            ..settings()
+        });
+        issue(&script, "second", 1_000);
+        let mut request = std::pin::pin!(account.token());
+        while script.requests().is_empty() {
+            assert!(futures::poll!(&mut request).is_pending());
+            tokio::task::yield_now().await;
+        }
+        account.stop.cancel();
+        assert_eq!(request.await.map(|token| token.as_ref().map(sent)), {
+            Ok(Some("Bearer second".into()))
+        });
+        let kept = vault.read("hub").expect("readable").expect("a record");
+        assert_eq!(kept.access_token.expose(), "second");
+        // Nothing begins any more.
+        tokio::time::advance(Duration::from_secs(2_000)).await;
+        assert_eq!(token(&account).await, Err(stopping()));
+        assert!(script.requests().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
