@@ -1,8 +1,9 @@
 //! Account of Weir at one upstream: keeps its access token fresh.
 //!
 //! Invariants: at most one renewal runs at a time, and it does not end with the request that
-//! started it. A refresh token that was sent is replaced in the vault before Weir stops. After a failure nothing is requested until a pause has passed. A token that is still
-//! valid is used whatever happens to its renewal.
+//! started it. A refresh token that was sent is replaced in the vault before Weir stops. After a
+//! failure nothing is requested until a pause has passed. A token that is still valid is used
+//! whatever happens to its renewal.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,7 +11,8 @@ use std::process::Stdio;
 
 use rmcp::model::GetPromptRequestParams;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 use tokio::process::Command;
 
 use crate::clients::{Client, Listener, modern, over_http};
@@ -206,16 +207,34 @@ async fn no_call_fails_while_tokens_expire() {
     drop(client);
     let (is_well, status, error) = run(&outer, &["status", "--json"]).await;
     assert!(is_well && status.contains(r#""state":"up""#), "{status}{error}");
+    let metrics = metrics(&served).await;
+    assert!(metrics.contains("weir_upstream_up{upstream=\"inner\"} 1"), "{metrics}");
     let (well, log) = served.stop_with_log().await;
     assert!(well, "{log}");
     let audit = std::fs::read_to_string(outer.folder().join("state/audit.jsonl")).unwrap();
     let issued = r#""event":"sign_in","upstream":"inner","outcome":"ok""#;
     assert_eq!(audit.matches(issued).count(), 1, "{audit}");
     // No part of a token is shown: all of them begin like this.
-    for shown in [log, status, audit] {
+    for shown in [log, status, metrics, audit] {
         assert!(!shown.contains("eyJ") && !shown.contains(ROBOT_SECRET), "{shown}");
     }
     assert!(inner.served.stop().await);
+}
+
+/// Returns what the admin listener of a process says at `/metrics`.
+async fn metrics(served: &Served) -> String {
+    let mut started = served.log.seen.iter().filter_map(|line| {
+        let line: Value = serde_json::from_str(line).ok()?;
+        let is_it = line["message"].as_str()?.starts_with("admin listener started");
+        is_it.then(|| line["address"].as_str().map(str::to_owned))?
+    });
+    let address = started.next().expect("an admin listener");
+    let mut stream = soon(TcpStream::connect(&address)).await.unwrap();
+    let request = format!("GET /metrics HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    soon(stream.read_to_string(&mut text)).await.unwrap();
+    text
 }
 
 /// Weir in front of an upstream to which a user signs in.
