@@ -114,7 +114,7 @@ async fn run(folder: &Path, arguments: &[&str]) {
     command.env("WEIR", env!("CARGO_BIN_EXE_weir")).current_dir(env!("CARGO_MANIFEST_DIR"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let ended = tokio::time::timeout(PATIENCE, command.status());
-    ended.await.expect("the suite ends").unwrap();
+    ended.await.unwrap_or_else(|_| panic!("the suite does not end: {arguments:?}")).unwrap();
 }
 
 /// Failures of these scenarios.

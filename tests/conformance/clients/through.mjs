@@ -46,7 +46,8 @@ function accountLines(folder) {
 
 // Signs in with `weir login`: the suite's authorization server consents to everything. Returns whether that worked.
 async function logIn(config) {
-    const login = spawn(WEIR, ['login', 'suite', '--no-browser', '--config', config], { stdio: ['pipe', 'inherit', 'pipe'] });
+    const login = spawn(WEIR, ['login', 'suite', '--no-browser', '--config', config], { stdio: ['pipe', 'ignore', 'pipe'] });
+    process.on('exit', () => login.kill());
     const ended = new Promise(resolve => login.on('exit', code => resolve(code === 0)));
     createInterface({ input: login.stderr }).on('line', async line => {
         console.error(line);
@@ -80,16 +81,16 @@ async function withWeir(work) {
     // This program does not outlive the suite, either.
     process.stdin.resume().on('end', () => process.exit(1));
     // Lists that the upstream has refused are read again after a sign-in, if that can help.
-    let isSigningIn = false;
+    let signingIn;
     const listed = new Promise(resolve => {
         createInterface({ input: weir.stderr }).on('line', async line => {
             console.error(line);
             if (JSON.parse(line).message === 'upstream listed') resolve();
             if (line.includes('was requested')) resolve();
-            if (!isOfUser || isSigningIn || !line.includes('weir login')) return;
-            isSigningIn = true;
-            await logIn(config);
-            isSigningIn = false;
+            if (!isOfUser || signingIn || !line.includes('weir login')) return;
+            signingIn = logIn(config);
+            await signingIn;
+            signingIn = undefined;
         });
     });
     try {
@@ -97,8 +98,10 @@ async function withWeir(work) {
         // This SDK probes the revision on one process, and starts the final one with its first request.
         await client.listTools().catch(() => {});
         await listed;
+        await signingIn;
         const replies = await work(client);
         if (replies.some(reply => reply.includes('weir login')) && await logIn(config)) await work(client);
+        await signingIn;
     } finally {
         await client.close();
         rmSync(folder, { recursive: true });
