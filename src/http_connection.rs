@@ -7,6 +7,7 @@
 //! Invariants: an idle connection does no work; that the server has closed it meanwhile is noticed
 //! when it is used again, before a request is written.
 
+use std::error::Error;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -67,6 +68,8 @@ struct ConnectionDriver {
     is_stopped: bool,
     /// Whether it was closed because of too many informational responses.
     is_flooded: bool,
+    /// Error with which it has ended.
+    failure: Option<String>,
 }
 
 impl HttpConnection {
@@ -96,6 +99,7 @@ impl HttpConnection {
             read_bytes,
             is_stopped,
             is_flooded,
+            failure: None,
         };
         Ok(Self { sender, driver, runtime_id: Handle::current().id() })
     }
@@ -127,6 +131,12 @@ impl HttpConnection {
     /// [`BUFFER_BYTES`].
     pub(crate) fn is_flooded(&self) -> bool {
         self.driver.is_flooded
+    }
+
+    /// Describes the error of a request: by the error with which the connection has ended, if it
+    /// has, such as the alert with which a server refuses a certificate.
+    pub(crate) fn describe(&self, error: &hyper::Error) -> String {
+        self.driver.failure.clone().unwrap_or_else(|| describe(error))
     }
 
     /// Sends a request and waits for the head of its response.
@@ -196,10 +206,20 @@ impl ConnectionDriver {
             if self.is_stopped { Poll::Ready(Ok(())) } else { Pin::new(connection).poll(cx) };
         if let Poll::Ready(ended) = ended {
             if let Err(error) = ended {
-                tracing::debug!(%error, "HTTP connection failed");
+                let error = describe(&error);
+                tracing::debug!(error, "HTTP connection failed");
+                self.failure = Some(error);
             }
             self.connection = None;
         }
+    }
+}
+
+/// Describes an error with its cause.
+fn describe(error: &hyper::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
     }
 }
 

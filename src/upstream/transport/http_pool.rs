@@ -6,7 +6,6 @@
 //! wake no other thread. A request is sent a second time only if hyper returns it unsent, or if it
 //! is a GET that failed on a pooled connection. No redirect is followed.
 
-use std::error::Error;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -114,7 +113,7 @@ impl HttpPool {
             };
             sent.mark_unsent();
             if !is_pooled {
-                return Err(TransportError::NotSent(error.into_error().to_string()));
+                return Err(TransportError::NotSent(connection.describe(&error.into_error())));
             }
             // The server closed the idle connection, either before it saw a byte of the request or
             // possibly after that.
@@ -226,9 +225,7 @@ fn broken(connection: &HttpConnection, error: hyper::Error) -> TransportError {
             "it sent more than 128 KiB of informational responses before its response".into(),
         );
     }
-    // The alert with which a server refuses a certificate is the cause of an error of hyper.
-    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-    TransportError::ConnectionLost(format!("{error}{cause}"))
+    TransportError::ConnectionLost(connection.describe(&error))
 }
 
 /// Returns a copy of the request that may be sent once more if a pooled connection breaks, which
