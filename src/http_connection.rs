@@ -215,12 +215,15 @@ impl ConnectionDriver {
     }
 }
 
-/// Describes an error with its cause.
-fn describe(error: &hyper::Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
+/// Describes an error with all its causes.
+fn describe(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
     }
+    text
 }
 
 /// Returns a context with a no-op waker, for futures that only progress when the connection is
