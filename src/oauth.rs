@@ -89,6 +89,13 @@ pub enum Grant {
     },
 }
 
+impl Grant {
+    /// Returns whether a user signs in for it.
+    pub fn is_of_user(&self) -> bool {
+        matches!(self, Self::AuthorizationCode { .. })
+    }
+}
+
 /// Client that an authorization server knows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RegisteredClient {

@@ -214,8 +214,8 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
         let problems =
             problems.iter().filter(|(upstream, ..)| upstream.as_str() == configured.name());
         let upstream = oneshot.find_upstream(configured.name());
-        let is_missing = |upstream: &Upstream| upstream.report().state == State::NeedsSignIn;
-        let needs_sign_in = upstream.as_ref().is_some_and(is_missing);
+        let report = upstream.as_ref().map(Upstream::report);
+        let needs_sign_in = report.is_some_and(|report| report.state == State::NeedsSignIn);
         let state = upstream
             .map_or_else(|| Err("not started".to_owned()), |upstream| state(&upstream))
             .and_then(|state| require_complete_lists(&view, configured.name(), state));

@@ -19,8 +19,8 @@ use crate::cli::loading::{ReportArgs, options};
 use crate::cli::output;
 use crate::cli::output::render::sanitize_line;
 use crate::cli::server::log;
-use crate::config::{Config, Options, UpstreamConfig};
-use crate::oauth::{BearerChallenge, OAuthError, OAuthHttp, SignIn, SignInRecord, Vault};
+use crate::config::{Config, Options};
+use crate::oauth::{BearerChallenge, OAuthError, OAuthHttp, Settings, SignIn, SignInRecord, Vault};
 use crate::timestamp::format_rfc3339;
 use crate::upstream::UpstreamSource;
 use crate::upstream::connect::HttpRequests;
@@ -115,23 +115,14 @@ pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
     let Some(name) = &args.upstream else {
         return list(&config, state, args.report.json);
     };
-    let upstream = find(&config, name)?;
-    let UpstreamSource::Http { url, headers, account: Some(account), egress, .. } =
-        &upstream.settings.source
-    else {
-        return Err(not_signed_in_to(name));
-    };
-    let http = HttpRequests { connect: Arc::new(System::new()), egress: egress.clone() };
+    let SignInTarget { url, headers, account, http } = find(&config, name)?;
     let challenge = challenge(&http, url, headers).await?;
     let listener = RedirectListener::bind(args.port).await.map_err(|error| {
         Failure::Unreachable(format!("no port for the browser's way back: {error}"))
     })?;
     // One that cannot be read is replaced.
-    let earlier = Vault::open_existing(state).and_then(|vault| match vault {
-        Some(vault) => vault.read(name),
-        None => Ok(None),
-    });
-    let earlier = earlier.unwrap_or_default();
+    let vault = Vault::open_existing(state).unwrap_or_default();
+    let earlier = vault.and_then(|vault| vault.read(name).unwrap_or_default());
     let sign_in = SignIn::begin(&http, account, &challenge, listener.uri(), earlier.as_ref());
     let sign_in = sign_in.await.map_err(failure)?;
     let issuer = sanitize_line(sign_in.issuer());
@@ -156,14 +147,7 @@ pub(super) async fn logout(args: LogoutArgs) -> Result<(), Failure> {
     let name = &args.upstream;
     let config = load(&args.report, Some(name.clone())).await?;
     let state = state(&config)?;
-    let upstream = find(&config, name)?;
-    let UpstreamSource::Http { account: Some(account), egress, .. } = &upstream.settings.source
-    else {
-        return Err(not_signed_in_to(name));
-    };
-    if !upstream.is_signed_in_to() {
-        return Err(not_signed_in_to(name));
-    }
+    let SignInTarget { account, http, .. } = find(&config, name)?;
     let not_signed_in = || Failure::Usage(format!("no user is signed in to `{name}`"));
     let vault = Vault::open_existing(state).map_err(failure)?.ok_or_else(not_signed_in)?;
     let lock = vault.lock(name).await.map_err(failure)?;
@@ -173,7 +157,6 @@ pub(super) async fn logout(args: LogoutArgs) -> Result<(), Failure> {
         return Err(not_signed_in());
     }
     drop(lock);
-    let http = HttpRequests { connect: Arc::new(System::new()), egress: egress.clone() };
     if let Some(record) = record
         && let Err(error) = record.revoke(&http, account).await
     {
@@ -216,17 +199,35 @@ fn state(config: &Config) -> Result<&Path, Failure> {
     })
 }
 
-fn find<'a>(config: &'a Config, name: &str) -> Result<&'a UpstreamConfig, Failure> {
-    let found = config.upstreams.iter().find(|upstream| upstream.name() == name);
-    found.ok_or_else(|| {
-        let name = sanitize_line(name);
-        Failure::Usage(format!("the configuration has no enabled upstream `{name}`"))
-    })
+/// Upstream to which a user signs in.
+struct SignInTarget<'a> {
+    url: &'a Uri,
+    headers: &'a HeaderMap,
+    account: &'a Settings,
+    /// Client for requests to it and to its authorization server.
+    http: HttpRequests,
 }
 
-fn not_signed_in_to(name: &str) -> Failure {
-    let text = "users do not sign in to it: that needs auth = { type = \"oauth\" }";
-    Failure::Usage(format!("upstream `{name}`: {text}"))
+fn find<'a>(config: &'a Config, name: &str) -> Result<SignInTarget<'a>, Failure> {
+    let found = config.upstreams.iter().find(|upstream| upstream.name() == name);
+    let upstream = found.ok_or_else(|| {
+        let name = sanitize_line(name);
+        Failure::Usage(format!("the configuration has no enabled upstream `{name}`"))
+    })?;
+    match &upstream.settings.source {
+        UpstreamSource::Http { url, headers, account: Some(account), egress, .. }
+            if account.grant.is_of_user() =>
+        {
+            let connect = Arc::new(System::new());
+            let http = HttpRequests { connect, egress: egress.clone() };
+            Ok(SignInTarget { url, headers, account, http })
+        }
+        _ => {
+            let text = "users do not sign in to it: that needs auth = { type = \"oauth\" } without \
+                        another grant";
+            Err(Failure::Usage(format!("upstream `{name}`: {text}")))
+        }
+    }
 }
 
 /// Asks the upstream which authorization server it wants.

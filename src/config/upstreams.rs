@@ -23,7 +23,7 @@ use crate::guard::GuardRules;
 use crate::mcp::kind::Kind;
 use crate::mcp::pattern::AllowDeny;
 use crate::mcp::revision::Era;
-use crate::oauth::{self, Grant};
+use crate::oauth;
 use crate::pins::Mode;
 use crate::upstream::connect::Egress;
 use crate::upstream::{self, HttpTransport, Sharing, Timeouts, UpstreamSource};
@@ -66,7 +66,7 @@ impl UpstreamConfig {
 
     /// Returns whether a user has to sign in to it.
     pub fn is_signed_in_to(&self) -> bool {
-        self.account().is_some_and(|it| matches!(it.grant, Grant::AuthorizationCode { .. }))
+        self.account().is_some_and(|it| it.grant.is_of_user())
     }
 
     /// Returns the account at its authorization server.

@@ -171,11 +171,7 @@ impl Account {
 
     /// Returns whether a token can be obtained before the upstream has been asked.
     fn can_start(&self) -> bool {
-        self.is_of_user() || self.settings.token_url.is_some()
-    }
-
-    fn is_of_user(&self) -> bool {
-        matches!(self.settings.grant, Grant::AuthorizationCode { .. })
+        self.settings.grant.is_of_user() || self.settings.token_url.is_some()
     }
 
     /// Records that the upstream has refused a token that [`Account::renew`] has just returned, and
@@ -191,7 +187,7 @@ impl Account {
 
     fn rejected(&self) -> OAuthError {
         let text = "the upstream refuses an access token that is new";
-        match self.is_of_user() {
+        match self.settings.grant.is_of_user() {
             true => {
                 let name = &self.name;
                 let text =
@@ -210,7 +206,7 @@ impl Account {
     async fn step_up(&self, challenge: &BearerChallenge) -> Result<(), OAuthError> {
         let demanded = challenge.scope.as_deref().unwrap_or_default();
         let (name, settings, now) = (&*self.name, &self.settings, unix_time());
-        if !self.is_of_user() {
+        if !self.settings.grant.is_of_user() {
             let mut state = self.state.lock();
             let AccountState { scope, step_up, .. } = &mut *state;
             return step_up.demand(demanded, scope.as_deref(), settings, now);
@@ -279,7 +275,7 @@ impl Account {
     }
 
     async fn run_renewal(&self) -> Result<AccessToken, OAuthError> {
-        let issued = match self.is_of_user() {
+        let issued = match self.settings.grant.is_of_user() {
             // Once the server has replaced a refresh token, the new one has to be kept.
             true => self.request_token().await,
             false => self.unless_stopping(self.request_token()).await,
@@ -428,19 +424,19 @@ impl Account {
             // The vault is read again.
             OAuthError::SignInNeeded(_) => SIGN_IN_PAUSE,
         };
-        if state.failure.as_ref().is_none_or(|(_, last)| *last != error) {
+        if self.publish(TokenOutcome::Failed(error.clone())) {
             tracing::warn!(upstream = self.name, %error, ?pause, "no access token");
         }
-        self.publish(TokenOutcome::Failed(error.clone()));
         state.failure = Some((Instant::now() + pause, error));
     }
 
-    fn publish(&self, outcome: TokenOutcome) {
+    /// Publishes an outcome, and returns whether it differs from the last one.
+    fn publish(&self, outcome: TokenOutcome) -> bool {
         self.outcome.send_if_modified(|last| {
             let is_new = *last != outcome;
             *last = outcome;
             is_new
-        });
+        })
     }
 
     /// Watches the outcome of requests for tokens; equal ones count once.

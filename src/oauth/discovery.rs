@@ -14,7 +14,7 @@ use super::metadata::{
     ResourceMetadata, ServerMetadata, resource_metadata_urls, server_metadata_urls,
 };
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
-use super::{Grant, OAuthError, ResourceIndicator, Settings};
+use super::{OAuthError, ResourceIndicator, Settings};
 use crate::quote::quote;
 
 /// Authorization server of an upstream, and what the upstream says about its tokens.
@@ -47,7 +47,7 @@ impl Discovered {
             None => self.scope.clone(),
         };
         let offline = "offline_access";
-        let is_supported = matches!(settings.grant, Grant::AuthorizationCode { .. })
+        let is_supported = settings.grant.is_of_user()
             && self.server.scopes_supported.iter().flatten().any(|scope| scope == offline);
         let mut scopes: Vec<_> = scope.iter().flat_map(|scope| scope.split_whitespace()).collect();
         if is_supported && !scopes.contains(&offline) {
@@ -198,6 +198,7 @@ async fn fetch<T: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::oauth::Grant;
     use crate::oauth::testing::{Script, settings};
 
     const RESOURCE: &str = "https://mcp.test/.well-known/oauth-protected-resource";

@@ -176,6 +176,10 @@ async fn weir_signs_in_at_a_real_provider_with_each_kind_of_credential() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("invalid_client") && !output.status.success(), "{error}");
     assert!(!error.contains("hunter2"), "{error}");
+    for command in ["login", "logout"] {
+        let (is_well, _, error) = run(&outer, &[command, "inner"]).await;
+        assert!(!is_well && error.contains("users do not sign in to it"), "{error}");
+    }
     assert!(inner.served.stop().await);
 }
 

@@ -15,7 +15,8 @@ use crate::allowed_addresses::is_loopback_host;
 use crate::secret::Secret;
 use crate::upstream::connect::tls::TlsSettings;
 
-/// Way to a server. Cheap to clone.
+/// Way to a server; by default without a proxy, and with the TLS settings of the system. Cheap to
+/// clone.
 #[derive(Clone, Default, PartialEq)]
 pub struct Egress {
     proxies: Option<Arc<Proxies>>,
@@ -40,9 +41,6 @@ pub struct ProxySettings {
 }
 
 impl Egress {
-    /// Without a proxy, and with the TLS settings of the system.
-    pub const DIRECT: Self = Self { proxies: None, tls: None };
-
     /// Creates the way through these proxies.
     ///
     /// # Errors
@@ -74,9 +72,8 @@ impl Egress {
 
     /// Returns the proxy for a URL.
     pub(crate) fn proxy(&self, url: &Uri) -> Option<Intercept> {
-        let proxies = self.proxies.as_ref()?;
-        let is_here = url.host().is_some_and(is_loopback_host);
-        proxies.matcher.intercept(url).filter(|_| !is_here)
+        let proxies = self.proxies.as_ref().filter(|_| !url.host().is_some_and(is_loopback_host));
+        proxies?.matcher.intercept(url)
     }
 
     pub(super) fn tls(&self) -> Option<&TlsConnector> {
@@ -86,9 +83,10 @@ impl Egress {
     /// Prepares a request to this URL for the connection on which it is sent: a proxy for an
     /// unprotected URL gets the whole URL, and its credentials (RFC 9112, 3.2.2).
     pub(crate) fn prepare<B>(&self, url: &Uri, request: &mut Request<B>) {
-        let Some(proxy) = self.proxy(url).filter(|_| url.scheme_str() == Some("http")) else {
+        if url.scheme_str() != Some("http") {
             return;
-        };
+        }
+        let Some(proxy) = self.proxy(url) else { return };
         let mut whole = url.clone().into_parts();
         whole.path_and_query = request.uri().path_and_query().cloned();
         if let Ok(whole) = Uri::from_parts(whole) {

@@ -57,7 +57,7 @@ async fn send(
     let connection = HttpConnection::open(stream, CancellationToken::new()).await;
     let mut connection = connection.map_err(|error| error.to_string())?;
     let response = connection.send(request.map(Full::new)).await;
-    let response = response.map_err(|error| error.into_error().to_string())?;
+    let response = response.map_err(|error| connection.describe(&error.into_error()))?;
     let (head, mut incoming) = response.into_parts();
     let mut body = BytesMut::new();
     while let Some(frame) = connection.frame(&mut incoming).await {

@@ -46,7 +46,7 @@ pub(super) async fn tunnel(
 }
 
 /// Returns the host and port of a proxy, without its credentials.
-pub(super) fn address(proxy: &Intercept) -> &str {
+fn address(proxy: &Intercept) -> &str {
     proxy.uri().authority().map_or("", |authority| authority.as_str())
 }
 

@@ -454,7 +454,7 @@ fn end_of(child: &mut tokio::process::Child) -> BoxFuture<'_, String> {
 mod tests {
     //! With real processes, real sockets and a real clock.
 
-    use std::sync::Arc;
+    use std::sync::{Arc, LazyLock};
 
     use crate::upstream::connect::system::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -502,7 +502,7 @@ mod tests {
         assert_eq!(child.process.wait().await, "exited with code 0");
     }
 
-    static DIRECT: Egress = Egress::DIRECT;
+    static DIRECT: LazyLock<Egress> = LazyLock::new(Egress::default);
 
     fn to(url: &Uri) -> Destination<'_> {
         Destination { url, timeout: CONNECT, allowed: None, egress: &DIRECT }

@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier, crypto};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
+use crate::hex::hex;
 use crate::pem;
 use crate::regular_file;
 use crate::sha256::sha256;
@@ -18,7 +19,7 @@ pub struct TlsSettings {
     /// Opens connections with these settings.
     pub(super) connector: TlsConnector,
     /// Hash of the texts from which they were made.
-    pub(super) digest: [u8; 32],
+    digest: [u8; 32],
 }
 
 /// Reason why TLS settings cannot be used, as a text for the operator.
@@ -54,7 +55,11 @@ impl TlsSettings {
                 roots
             }
         };
-        let builder = builder().map_err(TlsProblem::Ca)?.with_root_certificates(roots);
+        let provider = Arc::new(crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| TlsProblem::Ca(error.to_string()))?
+            .with_root_certificates(roots);
         let config = match identity {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {
@@ -78,24 +83,18 @@ impl PartialEq for TlsSettings {
 
 impl fmt::Debug for TlsSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("TlsSettings").field(&crate::hex::hex(&self.digest)).finish()
+        f.debug_tuple("TlsSettings").field(&hex(&self.digest)).finish()
     }
 }
 
 /// Opens connections with the settings of the system.
 pub(super) fn system_connector() -> Result<TlsConnector, String> {
-    let roots = system_roots().map_err(|error| format!("TLS: {error}"))?;
-    let builder = builder().map_err(|error| format!("TLS: {error}"))?;
-    let config = builder.with_root_certificates(roots).with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
-}
-
-type Builder = ConfigBuilder<ClientConfig, WantsVerifier>;
-
-fn builder() -> Result<Builder, String> {
-    let provider = Arc::new(crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider);
-    builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())
+    let settings = TlsSettings::new(None, None);
+    settings.map(|settings| settings.connector).map_err(|problem| {
+        let (TlsProblem::Ca(text) | TlsProblem::Certificate(text) | TlsProblem::Key(text)) =
+            problem;
+        format!("TLS: {text}")
+    })
 }
 
 fn system_roots() -> Result<RootCertStore, String> {
