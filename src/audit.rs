@@ -36,7 +36,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 pub use chain::Chain;
-pub use entry::{AuditDecision, AuditEntry, AuditOutcome, EventCompletion, SessionMark, quoted};
+pub use entry::{
+    AuditDecision, AuditEntry, AuditOutcome, EventCompletion, SessionMark, SignInEvent, quoted,
+};
 pub use event::{AuditEvent, AuditUnavailable, OpenStreamEvent, RequestProgress};
 pub use file::{CannotOpen, log_files};
 pub use writer::Writer;
@@ -186,12 +188,17 @@ impl Audit {
         Ok((Self(Some(Arc::new(shared))), writer))
     }
 
-    /// Records that Weir has got an access token for an upstream after it had none, or that it gets
-    /// none for a reason, which contains no secret.
-    pub fn record_sign_in(&self, upstream: &Arc<str>, failure: Option<String>) {
+    /// Records an event about the sign-in to an upstream: that it has succeeded, or has failed for a
+    /// reason, which contains no secret.
+    pub fn record_sign_in(
+        &self,
+        event: SignInEvent,
+        upstream: &Arc<str>,
+        failure: Option<String>,
+    ) {
         if let Some(shared) = &self.0 {
             let upstream = Arc::clone(upstream);
-            shared.put(AuditEntry::SignIn { upstream, failure }, None);
+            shared.put(AuditEntry::SignIn { event, upstream, failure }, None);
         }
     }
 

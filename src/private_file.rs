@@ -51,7 +51,8 @@ pub fn read(path: &Path, max_bytes: u64) -> io::Result<Zeroizing<String>> {
     let file = regular_file::open(path)?;
     if file.metadata()?.mode() & 0o077 != 0 {
         return Err(bad(
-            "others than its owner may read it; remove the file, and Weir creates another",
+            "others than its owner may read it: run `chmod 600` on it, and replace the secret if others \
+             may have read it",
         ));
     }
     let text = Zeroizing::new(regular_file::read_all(file, max_bytes)?);

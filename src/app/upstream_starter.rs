@@ -7,7 +7,7 @@ use tokio_util::task::TaskTracker;
 
 use super::settings;
 use super::upstream_runner::{ConnectToRunner, UpstreamRunner};
-use crate::audit::Audit;
+use crate::audit::{Audit, SignInEvent};
 use crate::config::{Config, Replicas, UpstreamConfig};
 use crate::downstream::http::RunningUpstreams;
 use crate::fleet::{Condition, Fleet};
@@ -89,9 +89,10 @@ impl UpstreamStarter {
                 let outcome = outcomes.borrow_and_update().clone();
                 match outcome {
                     TokenOutcome::None => {}
-                    TokenOutcome::Issued => audit.record_sign_in(&name, None),
+                    TokenOutcome::Issued => audit.record_sign_in(SignInEvent::SignIn, &name, None),
                     TokenOutcome::Failed(error) => {
-                        audit.record_sign_in(&name, Some(error.to_string()));
+                        let failure = Some(error.to_string());
+                        audit.record_sign_in(SignInEvent::SignIn, &name, failure);
                     }
                 }
             }

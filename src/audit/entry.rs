@@ -23,6 +23,18 @@ use crate::mcp::revision::Revision;
 use crate::sha256::sha256;
 use crate::timestamp::push_millis;
 
+/// What an entry about a sign-in to an upstream tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum SignInEvent {
+    /// Weir has requested an access token.
+    SignIn,
+    /// A user has signed in.
+    Login,
+    /// A user has signed out.
+    Logout,
+}
+
 /// One entry of the audit log.
 #[derive(Debug, Clone)]
 pub enum AuditEntry {
@@ -39,8 +51,10 @@ pub enum AuditEntry {
     Lost(u64),
     /// This number of refusals of unauthenticated clients was not written.
     LeftOut(u64),
-    /// Weir has got an access token for an upstream, or none for this reason.
+    /// Something about the sign-in to an upstream has succeeded, or failed for this reason.
     SignIn {
+        /// What it is.
+        event: SignInEvent,
         /// The upstream.
         upstream: Arc<str>,
         /// Reason of the failure.
@@ -238,8 +252,8 @@ impl AuditEntry {
                 out.word("event", "left_out");
                 out.number("count", Some(*count));
             }
-            Self::SignIn { upstream, failure } => {
-                out.word("event", "sign_in");
+            Self::SignIn { event, upstream, failure } => {
+                out.word("event", event.into());
                 out.text("upstream", Some(upstream));
                 out.word("outcome", if failure.is_none() { "ok" } else { "error" });
                 out.text("reason", failure.as_deref());
@@ -426,12 +440,16 @@ mod tests {
     #[test]
     fn what_the_log_says_of_itself_is_a_line_too() {
         let chain = Chain::new();
+        let sign_in =
+            |event| AuditEntry::SignIn { event, upstream: "hub".into(), failure: None };
         for (line, expected) in [
             (AuditEntry::Started { torn: 7 }, "started"),
             (AuditEntry::Stopped, "stopped"),
             (AuditEntry::Lost(3), "lost"),
             (AuditEntry::LeftOut(4), "left_out"),
-            (AuditEntry::SignIn { upstream: "hub".into(), failure: None }, "sign_in"),
+            (sign_in(SignInEvent::SignIn), "sign_in"),
+            (sign_in(SignInEvent::Login), "login"),
+            (sign_in(SignInEvent::Logout), "logout"),
         ] {
             let text = line.write(&chain, SystemTime::UNIX_EPOCH, true);
             let object = Object::parse(text).expect("an object");

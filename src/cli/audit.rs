@@ -75,6 +75,12 @@ pub(super) fn open(config: &Config, records: bool) -> Result<Option<(Audit, Writ
     Ok(Some(opened))
 }
 
+/// Opens the audit log for a command that prints its result on standard output, which is therefore
+/// never the log.
+pub(super) fn open_for_command(config: &Config) -> Result<Option<(Audit, Writer)>, Failure> {
+    open(config, config.records_requests() && config.audit.path != Path::new("-"))
+}
+
 /// Opens the audit log for `weir stdio`: only if it is enabled explicitly, and never on standard
 /// output, which carries the protocol.
 pub(super) fn open_log_for_stdio(config: &Config) -> Result<Option<(Audit, Writer)>, Failure> {
@@ -255,9 +261,12 @@ fn format_entry(line: &str) -> String {
     let mut words = vec![text("time").unwrap_or_default()];
     match text("event").as_deref() {
         Some("request" | "admitted" | "begun") | None => {}
-        Some("sign_in") => {
+        Some(event @ ("sign_in" | "login" | "logout")) => {
             let upstream = text("upstream").unwrap_or_default();
-            words.push(format!("sign-in to {upstream}"));
+            words.push(match event {
+                "sign_in" => format!("sign-in to {upstream}"),
+                event => format!("weir {event} {upstream}"),
+            });
             words.extend([text("outcome"), text("reason")].into_iter().flatten());
             return words.join("  ");
         }

@@ -13,7 +13,10 @@ use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Request, StatusCode, Uri};
 use serde::Serialize;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
+use crate::audit::{Audit, SignInEvent, Writer};
+use crate::cli::audit;
 use crate::cli::exit::Failure;
 use crate::cli::loading::{ReportArgs, options};
 use crate::cli::output;
@@ -71,6 +74,9 @@ struct SignInRow<'a> {
     expires: Option<String>,
     /// Whether Weir renews the access token.
     renewable: bool,
+    /// Why the sign-in cannot be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
 }
 
 impl<'a> SignInRow<'a> {
@@ -82,10 +88,14 @@ impl<'a> SignInRow<'a> {
             issuer: record.map(|record| sanitize_line(record.issuer())),
             expires: expires.map(|it| format_rfc3339(SystemTime::UNIX_EPOCH + it)),
             renewable: record.is_some_and(SignInRecord::is_renewable),
+            problem: None,
         }
     }
 
     fn to_line(&self) -> String {
+        if let Some(problem) = &self.problem {
+            return format!("{}: {problem}", self.upstream);
+        }
         let Some(issuer) = &self.issuer else { return format!("{}: not signed in", self.upstream) };
         let until = match (&self.expires, self.renewable) {
             (Some(expires), false) => format!(", until {expires}"),
@@ -115,7 +125,27 @@ pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
     let Some(name) = &args.upstream else {
         return list(&config, state, args.report.json);
     };
-    let SignInTarget { url, headers, account, http } = find(&config, name)?;
+    let target = find(&config, name)?;
+    // The user signs in only if the result can be kept.
+    Vault::open(state).map_err(|error| vault_failure(state, &error))?;
+    let record = sign_in(name, target, state, &args).await;
+    let log = audit::open_for_command(&config)?;
+    let kept = match record {
+        Ok(record) => keep(name, state, record).await,
+        Err(failure) => Err(failure),
+    };
+    write_audit(log, SignInEvent::Login, name, kept.as_ref().err()).await;
+    print(&args.report, &SignInRow::new(name, Some(&kept?)))
+}
+
+/// Signs a user in to an upstream.
+async fn sign_in(
+    name: &str,
+    target: SignInTarget<'_>,
+    state: &Path,
+    args: &LoginArgs,
+) -> Result<SignInRecord, Failure> {
+    let SignInTarget { url, headers, account, http } = target;
     let challenge = challenge(&http, url, headers).await?;
     let listener = RedirectListener::bind(args.port).await.map_err(|error| {
         Failure::Unreachable(format!("no port for the browser's way back: {error}"))
@@ -134,11 +164,42 @@ pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
     let response = response.map_err(|_| {
         Failure::Unauthenticated("no user has signed in within 10 min: start again".into())
     })?;
-    let record = sign_in.finish(&http, &response).await.map_err(failure)?;
+    let signed_in = sign_in.finish(&http, &response).await;
+    if let (Err(OAuthError::Refused(_)), Some(_)) = (&signed_in, &earlier) {
+        // What the upstream demands beyond may be the reason: the next sign-in goes without it.
+        let vault = Vault::open(state).map_err(|error| vault_failure(state, &error))?;
+        let lock = vault.lock(name).await.map_err(failure)?;
+        if let Ok(Some(mut record)) = vault.read(name) {
+            record.forget_demands();
+            vault.write(name, &record, &lock).map_err(failure)?;
+        }
+    }
+    signed_in.map_err(failure)
+}
+
+/// Keeps a sign-in in place of the earlier one.
+async fn keep(name: &str, state: &Path, record: SignInRecord) -> Result<SignInRecord, Failure> {
     let vault = Vault::open(state).map_err(|error| vault_failure(state, &error))?;
     let lock = vault.lock(name).await.map_err(failure)?;
+    // The keys may have been changed before the lock was there.
+    let vault = Vault::open(state).map_err(|error| vault_failure(state, &error))?;
     vault.write(name, &record, &lock).map_err(failure)?;
-    print(&args.report, &SignInRow::new(name, Some(&record)))
+    Ok(record)
+}
+
+/// Writes an event to the audit log, if there is one.
+async fn write_audit(
+    log: Option<(Audit, Writer)>,
+    event: SignInEvent,
+    upstream: &str,
+    failure: Option<&Failure>,
+) {
+    let Some((audit, writer)) = log else { return };
+    audit.record_sign_in(event, &Arc::from(upstream), failure.map(ToString::to_string));
+    // The writer ends once it has written what is queued.
+    let stop = CancellationToken::new();
+    stop.cancel();
+    writer.run(stop).await;
 }
 
 /// Removes a sign-in.
@@ -147,22 +208,35 @@ pub(super) async fn logout(args: LogoutArgs) -> Result<(), Failure> {
     let name = &args.upstream;
     let config = load(&args.report, Some(name.clone())).await?;
     let state = state(&config)?;
-    let SignInTarget { account, http, .. } = find(&config, name)?;
+    let target = find(&config, name);
     let not_signed_in = || Failure::Usage(format!("no user is signed in to `{name}`"));
     let vault = Vault::open_existing(state).map_err(failure)?.ok_or_else(not_signed_in)?;
     let lock = vault.lock(name).await.map_err(failure)?;
     // One that cannot be read is removed all the same.
     let record = vault.read(name).unwrap_or_default();
+    let log = audit::open_for_command(&config)?;
     if !vault.remove(name, &lock).map_err(failure)? {
+        // The upstream may not even be one to which users sign in.
+        target?;
         return Err(not_signed_in());
     }
     drop(lock);
-    if let Some(record) = record
-        && let Err(error) = record.revoke(&http, account).await
-    {
-        let error = sanitize_line(&error.to_string());
-        output::print_stderr(&format!("the tokens were removed here, and not revoked: {error}"));
+    let revoked = match (record, target) {
+        (Some(record), Ok(SignInTarget { account, http, .. })) => {
+            record.revoke(&http, account).await.map_err(failure)
+        }
+        (None, _) => Err(Failure::Usage("they cannot be read".into())),
+        (_, Err(failure)) => Err(failure),
+    };
+    let problem = match revoked {
+        Ok(true) => None,
+        Ok(false) => Some("the authorization server does not support that".to_owned()),
+        Err(failure) => Some(sanitize_line(&failure.to_string())),
+    };
+    if let Some(problem) = problem {
+        output::print_stderr(&format!("the tokens were removed here, and not revoked: {problem}"));
     }
+    write_audit(log, SignInEvent::Logout, name, None).await;
     print(&args.report, &SignInRow::new(name, None))
 }
 
@@ -171,9 +245,10 @@ fn list(config: &Config, state: &Path, json: bool) -> Result<(), Failure> {
     let upstreams = config.upstreams.iter().filter(|it| it.is_signed_in_to());
     let mut rows = Vec::new();
     for upstream in upstreams {
-        let record = vault.as_ref().map(|vault| vault.read(upstream.name()));
-        let record = record.transpose().map_err(failure)?.flatten();
-        rows.push(SignInRow::new(upstream.name(), record.as_ref()));
+        let record = vault.as_ref().map(|vault| vault.read(upstream.name())).transpose();
+        let problem = record.as_ref().err().map(|error| sanitize_line(&error.to_string()));
+        let record = record.unwrap_or_default().flatten();
+        rows.push(SignInRow { problem, ..SignInRow::new(upstream.name(), record.as_ref()) });
     }
     let write =
         |out: &mut dyn Write| rows.iter().try_for_each(|row| writeln!(out, "{}", row.to_line()));

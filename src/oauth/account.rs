@@ -6,6 +6,7 @@
 //! whatever happens to its renewal.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -22,10 +23,11 @@ use super::discovery::{Discovered, changed, discover};
 use super::step_up::StepUp;
 use super::token_request::{IssuedToken, TokenGrant, TokenRequest};
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
-use super::vault::{RecordLock, SignInRecord, Vault};
+use super::vault::{RecordLock, RecordVersion, SignInRecord, Vault};
 use super::{Grant, OAuthError, OAuthHttp, RegisteredClient, Settings};
 use crate::backoff::Backoff;
 use crate::quote::quote;
+use crate::secret::Secret;
 use crate::sync::Mutex;
 use crate::timestamp::unix_time;
 
@@ -38,6 +40,8 @@ pub struct Account {
     tracker: TaskTracker,
     stop: CancellationToken,
     state: Mutex<AccountState>,
+    /// Whether the last renewal has failed, and no request was accepted since.
+    has_failed: AtomicBool,
     outcome: watch::Sender<TokenOutcome>,
 }
 
@@ -68,14 +72,27 @@ struct AccountState {
     /// Number of a token that the upstream has refused when it was new, and the time until which
     /// its refusals are not believed.
     rejected: Option<(u64, Instant)>,
-    /// Reason why no renewal is started until this time.
-    failure: Option<(Instant, OAuthError)>,
+    failure: Option<Failure>,
+    /// Time at which the sign-in in the vault is looked at again, and its version then.
+    look: Option<Instant>,
+    version: Option<RecordVersion>,
+    /// Renewed sign-in that could not be written, and the access token that it replaces.
+    unwritten: Option<(Secret, SignInRecord)>,
     backoff: Backoff,
     /// Scopes that were requested last, and those that the upstream has demanded since.
     scope: Option<String>,
     step_up: StepUp,
     /// Number of tokens so far.
     issued: u64,
+}
+
+/// Reason why no renewal is started until a time, unless the sign-in changes.
+struct Failure {
+    until: Instant,
+    error: OAuthError,
+    version: Option<RecordVersion>,
+    /// Whether the upstream has accepted the token since.
+    is_over: bool,
 }
 
 type Renewal = Shared<BoxFuture<'static, Result<AccessToken, OAuthError>>>;
@@ -98,13 +115,17 @@ impl Account {
             renewal: None,
             rejected: None,
             failure: None,
+            look: None,
+            version: None,
+            unwritten: None,
             backoff: BACKOFF,
             scope: None,
             step_up: StepUp::default(),
             issued: 0,
         });
         let outcome = watch::Sender::default();
-        Arc::new(Self { name, settings, http, tracker, stop, state, outcome })
+        let has_failed = AtomicBool::new(false);
+        Arc::new(Self { name, settings, http, tracker, stop, state, has_failed, outcome })
     }
 
     /// Returns a token for the next request; `None` if the upstream has not demanded one yet.
@@ -116,6 +137,7 @@ impl Account {
         let renewal = {
             let mut state = self.state.lock();
             let now = Instant::now();
+            self.look(&mut state, now);
             match &state.token {
                 Some(token) => match token.times {
                     Some((_, expires)) if expires <= now => self.renewal(&mut state)?,
@@ -230,29 +252,72 @@ impl Account {
     /// Waits until a user has signed in, if the account needs that; otherwise for ever.
     pub(crate) async fn sign_in_made(&self) {
         loop {
-            sleep(SIGN_IN_PAUSE).await;
-            if self.sign_in_needed().is_some() && self.has_new_sign_in() {
+            sleep(LOOK_INTERVAL).await;
+            let mut state = self.state.lock();
+            self.look(&mut state, Instant::now());
+            let is_new = match &state.failure {
+                Some(Failure { error: OAuthError::Unavailable(_), .. }) | None => false,
+                Some(failure) => failure.version != state.version && state.version.is_some(),
+            };
+            if is_new {
                 return;
             }
         }
     }
 
-    fn has_new_sign_in(&self) -> bool {
-        let vault = self.settings.state.as_deref().map(Vault::open_existing);
-        let record = vault.and_then(|vault| vault.ok()??.read(&self.name).ok()?);
-        record.is_some_and(|record| {
-            record.is_of(&self.settings)
-                && (record.is_fresh() || record.is_renewable())
-                && self.is_new(&record) == Ok(true)
-        })
+    /// Looks, once in a while, whether another process has changed the user's sign-in: the token of
+    /// one that was removed or replaced is not used any more.
+    fn look(&self, state: &mut AccountState, now: Instant) {
+        let Some(folder) = self.settings.state.as_deref() else { return };
+        if !self.settings.grant.is_of_user() || state.look.is_some_and(|it| it > now) {
+            return;
+        }
+        state.look = Some(now + LOOK_INTERVAL);
+        let version = Vault::version(folder, &self.name);
+        if version == state.version {
+            return;
+        }
+        state.version = version;
+        let record = Vault::open_existing(folder).and_then(|vault| match vault {
+            Some(vault) => vault.read(&self.name),
+            None => Ok(None),
+        });
+        // One that cannot be read now is read again when it is needed.
+        let Ok(record) = record else { return };
+        let record = record.filter(|record| record.is_of(&self.settings));
+        let token = record.and_then(|record| authorization(&record.access_token).ok());
+        if state.token.is_some() && token != state.last {
+            state.token = None;
+            state.unwritten = None;
+        }
     }
 
     /// Returns why a user has to sign in before the upstream can be used, as a text for the
     /// operator.
     pub fn sign_in_needed(&self) -> Option<String> {
         match &self.state.lock().failure {
-            Some((_, OAuthError::SignInNeeded(text))) => Some(text.clone()),
-            Some((_, OAuthError::Unavailable(_) | OAuthError::Refused(_))) | None => None,
+            Some(Failure { error: OAuthError::SignInNeeded(text), is_over: false, .. }) => {
+                Some(text.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// Records that the upstream has accepted a token: if it was to be renewed because the upstream
+    /// had refused another request, then that request was the reason.
+    pub fn accept(&self, token: &AccessToken) {
+        if !self.has_failed.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut state = self.state.lock();
+        let is_due = token.times.is_some_and(|(renew, _)| renew <= Instant::now());
+        let is_current = state.token.as_ref().is_some_and(|it| it.number == token.number);
+        if let Some(failure) = &mut state.failure
+            && is_current
+            && !is_due
+        {
+            failure.is_over = true;
+            self.has_failed.store(false, Ordering::Relaxed);
         }
     }
 
@@ -261,10 +326,11 @@ impl Account {
         if let Some(renewal) = &state.renewal {
             return Ok(renewal.clone());
         }
-        if let Some((until, error)) = &state.failure
-            && *until > Instant::now()
+        if let Some(failure) = &state.failure
+            && failure.until > Instant::now()
+            && failure.version == state.version
         {
-            return Err(error.clone());
+            return Err(failure.error.clone());
         }
         let account = Arc::clone(self);
         let renewal = self.tracker.spawn(async move { account.run_renewal().await });
@@ -289,6 +355,7 @@ impl Account {
                 tracing::debug!(upstream = self.name, "access token issued");
                 state.issued = number;
                 state.failure = None;
+                self.has_failed.store(false, Ordering::Relaxed);
                 state.backoff.reset();
                 state.last = Some(token.authorization());
                 state.token = Some(token.clone());
@@ -323,10 +390,8 @@ impl Account {
         };
         let resource = discovered.resource(settings);
         let scope = {
-            let mut state = self.state.lock();
-            let scope = state.step_up.widen(discovered.scope(settings), state.scope.as_deref());
-            state.scope.clone_from(&scope);
-            scope
+            let state = self.state.lock();
+            state.step_up.widen(discovered.scope(settings), state.scope.as_deref())
         };
         let request = TokenRequest {
             grant,
@@ -335,7 +400,23 @@ impl Account {
             resource: resource.as_deref(),
             scope: scope.as_deref(),
         };
-        request.send(&client).await
+        let issued = request.send(&client).await;
+        let mut state = self.state.lock();
+        match &issued {
+            Ok(_) => {
+                state.scope = scope;
+                // From now on the credentials belong to this server.
+                state.issuer.get_or_insert_with(|| discovered.server.issuer.clone());
+            }
+            // Without the scopes that the upstream has demanded there is a token, perhaps.
+            Err(OAuthError::Refused(_)) => {
+                let AccountState { scope, step_up, .. } = &mut *state;
+                step_up.forget(scope.as_deref());
+            }
+            Err(_) => {}
+        }
+        drop(state);
+        issued
     }
 
     /// Returns the user's sign-in, and locks it.
@@ -367,6 +448,12 @@ impl Account {
     ) -> Result<IssuedToken, OAuthError> {
         let name = &*self.name;
         let (vault, lock, mut record) = self.unless_stopping(self.sign_in()).await?;
+        let unwritten = self.state.lock().unwritten.take();
+        if let Some((former, renewed)) = unwritten
+            && former == record.access_token
+        {
+            record = self.write(&vault, former, renewed, &lock)?;
+        }
         if self.is_new(&record)? && record.is_fresh() {
             let (lifetime, token) = (record.rest(), record.access_token);
             return Ok(IssuedToken { token, refresh_token: None, lifetime });
@@ -386,8 +473,9 @@ impl Account {
         };
         match request.send(client).await {
             Ok(issued) => {
+                let former = record.access_token.clone();
                 record.renew(&issued, refresh_token);
-                vault.write(name, &record, &lock)?;
+                self.write(&vault, former, record, &lock)?;
                 Ok(issued)
             }
             Err(OAuthError::SignInNeeded(text)) => {
@@ -399,14 +487,29 @@ impl Account {
         }
     }
 
+    /// Writes a renewed sign-in. If that fails, it is kept in memory, and written later: the
+    /// authorization server may have ended the former refresh token.
+    fn write(
+        &self,
+        vault: &Vault,
+        former: Secret,
+        renewed: SignInRecord,
+        lock: &RecordLock,
+    ) -> Result<SignInRecord, OAuthError> {
+        let written = vault.write(&self.name, &renewed, lock);
+        if written.is_err() {
+            self.state.lock().unwritten = Some((former, renewed.clone()));
+        }
+        written.map(|()| renewed)
+    }
+
     /// Discovers the authorization server, which must be the one that was discovered first: the
     /// credentials belong to it (spec 2026-07-28, authorization, authorization server binding).
     async fn discover(&self, client: &OAuthClient<'_>) -> Result<Arc<Discovered>, OAuthError> {
         let challenge = self.state.lock().challenge.clone().unwrap_or_default();
         let found = Arc::new(discover(client, &challenge).await?);
         let mut state = self.state.lock();
-        let issuer = state.issuer.get_or_insert_with(|| found.server.issuer.clone());
-        if *issuer != found.server.issuer {
+        if let Some(issuer) = state.issuer.as_ref().filter(|it| **it != found.server.issuer) {
             let text = changed(issuer, &found.server.issuer);
             let text = format!("{text}: if that is right, set auth.issuer");
             return Err(OAuthError::Refused(text));
@@ -422,12 +525,14 @@ impl Account {
             // Only the operator can change that.
             OAuthError::Refused(_) => state.backoff.longest_pause(),
             // The vault is read again.
-            OAuthError::SignInNeeded(_) => SIGN_IN_PAUSE,
+            OAuthError::SignInNeeded(_) => LOOK_INTERVAL,
         };
         if self.publish(TokenOutcome::Failed(error.clone())) {
             tracing::warn!(upstream = self.name, %error, ?pause, "no access token");
         }
-        state.failure = Some((Instant::now() + pause, error));
+        self.has_failed.store(true, Ordering::Relaxed);
+        let (until, version) = (Instant::now() + pause, state.version);
+        state.failure = Some(Failure { until, error, version, is_over: false });
     }
 
     /// Publishes an outcome, and returns whether it differs from the last one.
@@ -461,8 +566,8 @@ const BACKOFF: Backoff =
     Backoff::new(Duration::from_secs(1), Duration::from_secs(60)).with_jitter(true);
 /// Time for which a token that was refused when it was new is not replaced because of refusals.
 const REJECTED_PAUSE: Duration = Duration::from_secs(60);
-/// Pause until the vault is read again for a sign-in.
-const SIGN_IN_PAUSE: Duration = Duration::from_secs(1);
+/// Time between two looks at the sign-in in the vault.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -607,7 +712,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_names_the_configured_scopes_and_resource_or_those_of_the_upstream() {
         let place = "https://mcp.test/.well-known/oauth-protected-resource";
-        let metadata = r#"{"resource":"https://mcp.test","authorization_servers":[],"scopes_supported":["x","y"]}"#;
+        let metadata = r#"{"resource":"https://mcp.test","authorization_servers":["https://mcp.test"],"scopes_supported":["x","y"]}"#;
         let scope = |text: &str| Some(("scope".to_owned(), text.to_owned()));
         let resource = |text: &str| Some(("resource".to_owned(), text.to_owned()));
         let named = ResourceIndicator::Named("urn:x".into());
@@ -640,6 +745,10 @@ mod tests {
             if has_metadata {
                 script.document(place, metadata);
             }
+            script.document(
+                "https://mcp.test/.well-known/oauth-authorization-server",
+                r#"{"issuer":"https://mcp.test","token_endpoint":"https://mcp.test/token"}"#,
+            );
             script.document(
                 "https://mcp.test/token",
                 r#"{"access_token":"x","token_type":"Bearer"}"#,

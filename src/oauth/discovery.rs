@@ -4,15 +4,18 @@
 //! A server of revision 2025-03-26 has no metadata of the resource; then its own origin is the
 //! authorization server, and need not have metadata either.
 
+use std::fmt::Display;
+
 use bytes::Bytes;
 use hyper::{Request, StatusCode};
-use serde::de::DeserializeOwned;
+use serde_json::Value;
 use url::Url;
 
 use super::challenge::BearerChallenge;
 use super::metadata::{
-    ResourceMetadata, ServerMetadata, resource_metadata_urls, server_metadata_urls,
+    Document, ResourceMetadata, ServerMetadata, resource_metadata_urls, server_metadata_urls,
 };
+use super::step_up::MAX_SCOPE_BYTES;
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
 use super::{OAuthError, ResourceIndicator, Settings};
 use crate::quote::quote;
@@ -42,14 +45,15 @@ impl Discovered {
     /// Returns the scopes that are requested. A user's sign-in is to last, so `offline_access` is
     /// added where the server has it (spec 2026-07-28, authorization, refresh tokens).
     pub(super) fn scope(&self, settings: &Settings) -> Option<String> {
-        let scope = match &settings.scopes {
-            Some(scopes) => Some(scopes.join(" ")),
-            None => self.scope.clone(),
-        };
+        // Those that are configured are the only ones.
+        if let Some(scopes) = &settings.scopes {
+            return (!scopes.is_empty()).then(|| scopes.join(" "));
+        }
         let offline = "offline_access";
         let is_supported = settings.grant.is_of_user()
             && self.server.scopes_supported.iter().flatten().any(|scope| scope == offline);
-        let mut scopes: Vec<_> = scope.iter().flat_map(|scope| scope.split_whitespace()).collect();
+        let scopes = self.scope.as_deref().unwrap_or_default();
+        let mut scopes: Vec<_> = scopes.split_whitespace().collect();
         if is_supported && !scopes.contains(&offline) {
             scopes.push(offline);
         }
@@ -87,6 +91,11 @@ pub(super) async fn discover(
         }
         (Some(pinned), [other, ..]) => return Err(OAuthError::Refused(changed(pinned, other))),
         (None, [issuer, ..]) => server_metadata(client, issuer).await?,
+        // Spec 2026-07-28, authorization server location: without a server there is no way on.
+        (None, []) if metadata.is_some() => {
+            let text = "the metadata of the upstream name no authorization server: set auth.issuer";
+            return Err(OAuthError::Refused(text.into()));
+        }
         (_, []) => server_at_origin(client).await?,
     };
     let (resource, supported) = match metadata {
@@ -95,6 +104,10 @@ pub(super) async fn discover(
     };
     // Spec 2026-07-28, authorization, scope selection strategy.
     let scope = challenge.scope.clone().or_else(|| supported.map(|scopes| scopes.join(" ")));
+    if scope.as_ref().is_some_and(|scope| scope.len() > MAX_SCOPE_BYTES) {
+        let text = "the upstream names too many scopes: set auth.scopes";
+        return Err(OAuthError::Refused(text.into()));
+    }
     Ok(Discovered { server, resource, scope })
 }
 
@@ -169,8 +182,9 @@ async fn find_server(
         if !issuers.contains(&&*metadata.issuer) {
             let named = quote(&metadata.issuer, MAX_SHOWN_CHARS);
             let text = format!(
-                "the metadata at {url} are of another issuer, {named}: if that is right, set \
-                 auth.issuer and auth.metadata_issuer"
+                "the metadata at {} are of another issuer, {named}: if that is right, set \
+                 auth.issuer and auth.metadata_issuer",
+                quote(&url, MAX_SHOWN_CHARS)
             );
             return Err(OAuthError::Refused(text));
         }
@@ -180,19 +194,31 @@ async fn find_server(
 }
 
 /// Fetches a document; `None` if there is none of this kind: many servers send a page of theirs
-/// for any URL.
-async fn fetch<T: DeserializeOwned>(
+/// for any URL. A document of this kind that cannot be read is not skipped: what is found instead
+/// could be another server.
+async fn fetch<T: Document>(
     client: &OAuthClient<'_>,
     url: &str,
 ) -> Result<Option<T>, OAuthError> {
     let response = client.send(url, Request::new(Bytes::new())).await?;
     match response.status() {
-        StatusCode::OK => Ok(serde_json::from_slice(response.body()).ok()),
+        StatusCode::OK => match serde_json::from_slice::<Value>(response.body()) {
+            Ok(document) if document.get(T::MARK).is_some() => {
+                let read = T::deserialize(document).map(Some);
+                read.map_err(|error| unusable(url, &format_args!("the metadata are wrong: {error}")))
+            }
+            _ => Ok(None),
+        },
         status if status.is_server_error() => {
-            Err(OAuthError::Unavailable(format!("{url}: the response status is {status}")))
+            Err(unusable(url, &format_args!("the response status is {status}")))
         }
         _ => Ok(None),
     }
+}
+
+fn unusable(url: &str, why: &dyn Display) -> OAuthError {
+    let (url, why) = (quote(url, MAX_SHOWN_CHARS), quote(&why.to_string(), MAX_SHOWN_CHARS));
+    OAuthError::Unavailable(format!("{url}: {why}"))
 }
 
 #[cfg(test)]

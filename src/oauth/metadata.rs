@@ -1,8 +1,15 @@
 //! Metadata documents: of a protected resource (RFC 9728), and of an authorization server (RFC
 //! 8414, OpenID Connect Discovery 1.0).
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use url::Url;
+
+/// Kind of metadata document.
+pub(super) trait Document: DeserializeOwned {
+    /// Name that each document of this kind has.
+    const MARK: &str;
+}
 
 /// Metadata of a protected resource.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -31,9 +38,9 @@ pub(super) struct ServerMetadata {
     pub(super) code_challenge_methods_supported: Option<Vec<String>>,
     #[serde(default, deserialize_with = "optional_short_list")]
     pub(super) scopes_supported: Option<Vec<String>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "flag")]
     pub(super) client_id_metadata_document_supported: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "flag")]
     pub(super) authorization_response_iss_parameter_supported: bool,
     /// Methods of client authentication at the token endpoint; without them
     /// `client_secret_basic` (RFC 8414, 2).
@@ -74,17 +81,33 @@ impl ServerMetadata {
     }
 }
 
+impl Document for ResourceMetadata {
+    const MARK: &str = "resource";
+}
+
+impl Document for ServerMetadata {
+    const MARK: &str = "issuer";
+}
+
 impl ResourceMetadata {
     /// Returns whether these describe the server at this URL: they name it, or a folder of it on
     /// the same origin (RFC 9728, 3.3; many servers name their origin).
     pub(super) fn describes(&self, endpoint: &Url) -> bool {
-        let Ok(resource) = Url::parse(&self.resource) else { return false };
-        let folder = resource.path().trim_end_matches('/');
-        let below = endpoint.path().strip_prefix(folder);
-        resource.origin() == endpoint.origin()
-            && resource.fragment().is_none()
-            && below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        names(&self.resource, endpoint)
     }
+}
+
+/// Returns whether the identifier of a resource names this endpoint, or a folder of it.
+pub(super) fn names(resource: &str, endpoint: &Url) -> bool {
+    let Ok(resource) = Url::parse(resource) else { return false };
+    let folder = resource.path().trim_end_matches('/');
+    let below = endpoint.path().strip_prefix(folder);
+    resource.origin() == endpoint.origin()
+        && resource.username().is_empty()
+        && resource.password().is_none()
+        && resource.query().is_none()
+        && resource.fragment().is_none()
+        && below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Returns the URLs at which the metadata of a resource may be, in the order in which they are
@@ -114,18 +137,24 @@ pub(super) fn server_metadata_urls(issuer: &Url) -> Vec<String> {
     }
 }
 
-/// Reads a list, without what exceeds [`MAX_LIST`].
+/// Reads a list, without what exceeds [`MAX_LIST`]. Some servers write null for none.
 fn short_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    let mut list = Vec::<String>::deserialize(deserializer)?;
-    list.truncate(MAX_LIST);
-    list.shrink_to_fit();
-    Ok(list)
+    Ok(optional_short_list(deserializer)?.unwrap_or_default())
 }
 
 fn optional_short_list<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Vec<String>>, D::Error> {
-    short_list(deserializer).map(Some)
+    let mut list = Option::<Vec<String>>::deserialize(deserializer)?;
+    if let Some(list) = &mut list {
+        list.truncate(MAX_LIST);
+        list.shrink_to_fit();
+    }
+    Ok(list)
+}
+
+fn flag<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// Most entries of a list that are kept.

@@ -13,20 +13,22 @@ use crate::quote::quote;
 use crate::secret::Secret;
 
 /// Returns the client that Weir is at an authorization server: the configured one, the one that a
-/// metadata document describes, or one that is registered now for this redirect URI.
+/// metadata document describes, or one that is registered now for this redirect URI. Also returns the
+/// method of authentication that the server has chosen for it, if it names one.
 pub(super) async fn register(
     client: &OAuthClient<'_>,
     server: &ServerMetadata,
     configured: Option<&RegisteredClient>,
     metadata_url: Option<&str>,
     redirect_uri: &str,
-) -> Result<RegisteredClient, OAuthError> {
+) -> Result<(RegisteredClient, Option<String>), OAuthError> {
     if let Some(configured) = configured {
-        return Ok(configured.clone());
+        return Ok((configured.clone(), None));
     }
     let supports_documents = server.client_id_metadata_document_supported;
     if let Some(url) = metadata_url.filter(|_| supports_documents) {
-        return Ok(RegisteredClient { id: url.to_owned(), credential: ClientCredential::None });
+        let credential = ClientCredential::None;
+        return Ok((RegisteredClient { id: url.to_owned(), credential }, None));
     }
     let Some(endpoint) = &server.registration_endpoint else {
         let issuer = quote(&server.issuer, MAX_SHOWN_CHARS);
@@ -71,7 +73,13 @@ pub(super) async fn register(
         Some(secret) => ClientCredential::Secret(Secret::from(secret)),
         None => ClientCredential::None,
     };
-    Ok(RegisteredClient { id: registered.client_id, credential })
+    if registered.client_id.len() > MAX_CLIENT_BYTES
+        || matches!(&credential, ClientCredential::Secret(it) if it.expose().len() > MAX_CLIENT_BYTES)
+    {
+        let text = format!("{endpoint}: the client's name or secret is longer than 4 KiB");
+        return Err(OAuthError::Unavailable(text));
+    }
+    Ok((RegisteredClient { id: registered.client_id, credential }, method))
 }
 
 /// Returns the method of authentication to register for: none if possible, since a client on the
@@ -101,3 +109,6 @@ struct Registration {
     /// Method that the server has chosen instead of the requested one.
     token_endpoint_auth_method: Option<String>,
 }
+
+/// Maximum size of a client's identifier, and of its secret.
+const MAX_CLIENT_BYTES: usize = 4 * 1024;

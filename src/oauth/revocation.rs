@@ -23,7 +23,10 @@ impl SignInRecord {
     ) -> Result<bool, OAuthError> {
         let Some(endpoint) = &self.revocation_endpoint else { return Ok(false) };
         let client = match &settings.grant {
-            Grant::AuthorizationCode { client: Some(configured) } => configured.clone(),
+            // The secret of another client is not for this server.
+            Grant::AuthorizationCode { client: Some(configured) } if self.is_of(settings) => {
+                configured.clone()
+            }
             _ => self.client(),
         };
         let (token, kind) = match &self.refresh_token {
@@ -31,7 +34,7 @@ impl SignInRecord {
             None => (&self.access_token, "access_token"),
         };
         let mut form = Form::default();
-        form.append("token", token.expose());
+        form.append_secret("token", token.expose());
         form.append("token_type_hint", kind);
         let authorization = authenticate(&self.server(), &client, &mut form)?;
         let request: Request<Bytes> = form_request(form, authorization);

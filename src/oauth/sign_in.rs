@@ -9,7 +9,7 @@ use subtle::ConstantTimeEq;
 use url::{Url, form_urlencoded};
 
 use super::challenge::BearerChallenge;
-use super::discovery::{Discovered, discover};
+use super::discovery::{Discovered, changed, discover};
 use super::registration::register;
 use super::step_up::StepUp;
 use super::token_request::{TokenGrant, TokenRequest};
@@ -50,7 +50,7 @@ impl SignIn {
         earlier: Option<&SignInRecord>,
     ) -> Result<Self, OAuthError> {
         let client = OAuthClient::new(http, settings);
-        let discovered = discover(&client, challenge).await?;
+        let mut discovered = discover(&client, challenge).await?;
         let server = &discovered.server;
         let issuer = quote(&server.issuer, MAX_SHOWN_CHARS);
         let refuse =
@@ -68,7 +68,17 @@ impl SignIn {
             Grant::ClientCredentials(_) | Grant::JwtBearer { .. } => None,
         };
         let metadata_url = settings.client_metadata_url.as_deref();
+        if configured.is_some()
+            && let Some(earlier) = earlier.filter(|it| it.is_of(settings))
+            && earlier.issuer != server.issuer
+        {
+            // Spec 2026-07-28, authorization server binding.
+            let text = changed(&earlier.issuer, &server.issuer);
+            let text = format!("{text}: if that is right, set auth.issuer");
+            return Err(OAuthError::Refused(text));
+        }
         let registered = register(&client, server, configured, metadata_url, &redirect_uri).await?;
+        let (registered, method) = registered;
         let (resource, scope) = (discovered.resource(settings), discovered.scope(settings));
         let is_of = |it: &&SignInRecord| it.is_of(settings) && it.issuer == server.issuer;
         let (step_up, before) = match earlier.filter(is_of) {
@@ -92,6 +102,10 @@ impl SignIn {
             }
         }
         url.query_pairs_mut().extend_pairs(&settings.params);
+        if let Some(method) = method {
+            // RFC 7591, 3.2.1: the server may choose another method than the requested one.
+            discovered.server.token_endpoint_auth_methods_supported = Some(vec![method]);
+        }
         Ok(Self {
             settings: settings.clone(),
             client: registered,
@@ -159,6 +173,10 @@ impl SignIn {
                 .token_endpoint_auth_methods_supported
                 .clone(),
             revocation_endpoint: server.revocation_endpoint.clone(),
+            is_configured_client: matches!(
+                self.settings.grant,
+                Grant::AuthorizationCode { client: Some(_) }
+            ),
             client_id: self.client.id,
             client_secret,
             resource: self.resource,
@@ -178,6 +196,13 @@ impl SignIn {
         let find = |name| parameter(query, name);
         if !self.is_response(query) {
             return refuse("the response belongs to another sign-in");
+        }
+        // OAuth 2.1, 4.1.2: no parameter comes twice.
+        let count = |name: &str| {
+            form_urlencoded::parse(query.as_bytes()).filter(|(it, _)| it == name).count()
+        };
+        if ["state", "iss", "code", "error"].into_iter().any(|name| count(name) > 1) {
+            return refuse("the response contains a parameter twice");
         }
         // Spec 2026-07-28, authorization, authorization response validation.
         let server = &self.discovered.server;

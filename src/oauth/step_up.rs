@@ -1,6 +1,7 @@
 //! Step-up: scopes that an upstream demands beyond those of the token (spec 2026-07-28,
 //! authorization, step-up authorization flow).
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,9 @@ impl StepUp {
         let shown = quote(demanded, MAX_SHOWN_CHARS);
         let refuse =
             |why: &str| Err(OAuthError::Refused(format!("the upstream demands {shown}, {why}")));
+        if demanded.len() > MAX_SCOPE_BYTES {
+            return refuse("which are too many scopes");
+        }
         if contains(requested, demanded) {
             return refuse("a scope that was requested, and was not granted or is not enough");
         }
@@ -48,14 +52,21 @@ impl StepUp {
         if length > MAX_SCOPE_BYTES {
             return refuse("which are too many scopes");
         }
-        let begin = now.saturating_sub(WINDOW).as_secs();
-        self.times.retain(|time| *time > begin);
+        // Times after now are from before the clock was set back.
+        let (begin, end) = (now.saturating_sub(WINDOW).as_secs(), now.as_secs());
+        self.times.retain(|time| (begin + 1..=end).contains(time));
         if self.times.len() >= MAX_DEMANDS {
             return refuse("and has demanded other scopes shortly before: try again in 10 min");
         }
         self.times.push(now.as_secs());
         self.scope = wanted;
         Ok(())
+    }
+
+    /// Forgets what was demanded beyond the scopes that were `granted`: the authorization server
+    /// refuses it. The demands still count.
+    pub(super) fn forget(&mut self, granted: Option<&str>) {
+        self.scope = self.scope.take().and(granted.map(str::to_owned));
     }
 
     /// Returns the scopes to request instead of `scope`. Those that were requested before stay.
@@ -69,26 +80,23 @@ impl StepUp {
 
 /// Returns the scopes of several lists, each once; `None` if there are none.
 fn union<'a>(lists: impl IntoIterator<Item = Option<&'a str>>) -> Option<String> {
-    let mut all: Vec<&str> = Vec::new();
-    for scope in lists.into_iter().flatten().flat_map(str::split_whitespace) {
-        if !all.contains(&scope) {
-            all.push(scope);
-        }
-    }
+    let mut seen = HashSet::new();
+    let all = lists.into_iter().flatten().flat_map(str::split_whitespace);
+    let all: Vec<&str> = all.filter(|scope| seen.insert(*scope)).collect();
     (!all.is_empty()).then(|| all.join(" "))
 }
 
 /// Returns whether a list has all scopes of another one, such as one without any.
 fn contains(list: Option<&str>, wanted: &str) -> bool {
-    let mut wanted = wanted.split_whitespace();
-    wanted.all(|scope| list.is_some_and(|list| list.split_whitespace().any(|it| it == scope)))
+    let has: HashSet<&str> = list.into_iter().flat_map(str::split_whitespace).collect();
+    wanted.split_whitespace().all(|scope| has.contains(scope))
 }
 
 /// Most demands that are followed within [`WINDOW`]: with the first token three requests.
 const MAX_DEMANDS: usize = 2;
 const WINDOW: Duration = Duration::from_mins(10);
 /// Longest list of scopes that is requested.
-const MAX_SCOPE_BYTES: usize = 4 * 1024;
+pub(super) const MAX_SCOPE_BYTES: usize = 4 * 1024;
 
 #[cfg(test)]
 mod tests {

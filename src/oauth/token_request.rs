@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 use super::metadata::ServerMetadata;
 use super::signing_key::SigningKey;
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
-use super::{ClientCredential, OAuthError, RegisteredClient};
+use super::{ClientCredential, Grant, OAuthError, RegisteredClient, Settings};
 use crate::quote::quote;
 use crate::regular_file;
 use crate::secret::{Secret, random_token};
@@ -70,17 +70,17 @@ impl TokenRequest<'_> {
             TokenGrant::ClientCredentials => form.append("grant_type", "client_credentials"),
             TokenGrant::JwtBearer(assertion) => {
                 form.append("grant_type", JWT_BEARER_GRANT);
-                form.append("assertion", read_assertion(assertion)?.trim());
+                form.append_secret("assertion", read_assertion(assertion)?.trim());
             }
             TokenGrant::Code { code, verifier, redirect_uri } => {
                 form.append("grant_type", "authorization_code");
-                form.append("code", code.expose());
-                form.append("code_verifier", verifier.expose());
+                form.append_secret("code", code.expose());
+                form.append_secret("code_verifier", verifier.expose());
                 form.append("redirect_uri", redirect_uri);
             }
             TokenGrant::Refresh(token) => {
                 form.append("grant_type", "refresh_token");
-                form.append("refresh_token", token.expose());
+                form.append_secret("refresh_token", token.expose());
             }
         }
         let authorization = match self.client {
@@ -95,39 +95,30 @@ impl TokenRequest<'_> {
         for (name, value) in &client.settings.params {
             form.append(name, value);
         }
+        let secrets = std::mem::take(&mut form.secrets);
         let request = form_request(form, authorization);
         let url = &self.server.token_endpoint;
         let response = client.send(url, request).await?;
-        // Only a refresh token ends: a code is used once, an assertion is not a user's.
-        let can_end = matches!(self.grant, TokenGrant::Refresh(_));
-        read_response(&response, url, can_end).map_err(|error| self.redact(error))
+        read_response(&response, url, self.end(client.settings), &secrets)
     }
 
-    /// Removes secrets from a text of the server, which may repeat the request.
-    fn redact(&self, error: OAuthError) -> OAuthError {
-        let of_client = match self.client.map(|client| &client.credential) {
-            Some(ClientCredential::Secret(secret)) => Some(secret),
-            _ => None,
-        };
-        let (first, second) = match &self.grant {
-            TokenGrant::Code { code, verifier, .. } => (Some(*code), Some(*verifier)),
-            TokenGrant::Refresh(token) => (Some(*token), None),
-            TokenGrant::ClientCredentials | TokenGrant::JwtBearer(_) => (None, None),
-        };
-        let secrets = [of_client, first, second].into_iter().flatten();
-        let redact =
-            |text| secrets.fold(text, |text: String, secret| text.replace(secret.expose(), "***"));
-        match error {
-            OAuthError::SignInNeeded(text) => OAuthError::SignInNeeded(redact(text)),
-            OAuthError::Refused(text) => OAuthError::Refused(redact(text)),
-            error @ OAuthError::Unavailable(_) => error,
+    /// Returns which errors of the server end the sign-in. Only a refresh token ends: a code is
+    /// used once, an assertion is not a user's. A client that registered itself can register again.
+    fn end(&self, settings: &Settings) -> &'static [&'static str] {
+        match (&self.grant, &settings.grant) {
+            (TokenGrant::Refresh(_), Grant::AuthorizationCode { client: None }) => {
+                &["invalid_grant", "bad_refresh_token", "invalid_client", "unauthorized_client"]
+            }
+            // GitHub has a name of its own.
+            (TokenGrant::Refresh(_), _) => &["invalid_grant", "bad_refresh_token"],
+            _ => &[],
         }
     }
 }
 
 /// Makes a request with a form.
 pub(super) fn form_request(form: Form, authorization: Option<HeaderValue>) -> Request<Bytes> {
-    let mut request = Request::post("/").body(Bytes::from(form.0)).unwrap_or_default();
+    let mut request = Request::post("/").body(Bytes::from(form.text)).unwrap_or_default();
     let headers = request.headers_mut();
     headers.insert(CONTENT_TYPE, const { HeaderValue::from_static(FORM) });
     headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
@@ -151,16 +142,20 @@ pub(super) fn authenticate(
             Ok(None)
         }
         ClientCredential::Secret(secret) if accepts("client_secret_basic") => {
-            Ok(Some(basic(client_id, secret)?))
+            let value = basic(client_id, secret)?;
+            let sent = value.to_str().unwrap_or_default();
+            let encoded = sent.strip_prefix("Basic ").unwrap_or(sent);
+            form.secrets.extend([secret.expose(), encoded].map(Secret::from));
+            Ok(Some(value))
         }
         ClientCredential::Secret(secret) if accepts("client_secret_post") => {
             form.append("client_id", client_id);
-            form.append("client_secret", secret.expose());
+            form.append_secret("client_secret", secret.expose());
             Ok(None)
         }
         ClientCredential::Key(key) if accepts("private_key_jwt") => {
             form.append("client_assertion_type", JWT_BEARER_ASSERTION);
-            form.append("client_assertion", &sign_assertion(key, client_id, server)?);
+            form.append_secret("client_assertion", &sign_assertion(key, client_id, server)?);
             Ok(None)
         }
         credential => {
@@ -234,11 +229,20 @@ struct Assertion<'a> {
 
 /// Body of a request.
 #[derive(Default)]
-pub(super) struct Form(String);
+pub(super) struct Form {
+    text: String,
+    /// Secrets of the request, also those in its header.
+    secrets: Vec<Secret>,
+}
 
 impl Form {
     pub(super) fn append(&mut self, name: &str, value: &str) {
-        Serializer::for_suffix(&mut self.0, 0).append_pair(name, value);
+        Serializer::for_suffix(&mut self.text, 0).append_pair(name, value);
+    }
+
+    pub(super) fn append_secret(&mut self, name: &str, value: &str) {
+        self.append(name, value);
+        self.secrets.push(Secret::from(value));
     }
 }
 
@@ -259,34 +263,39 @@ struct TokenErrorResponse {
     error_description: Option<String>,
 }
 
-/// Reads the response. With `can_end` a grant that is not valid any more ends the sign-in.
+/// Reads the response to a request that contained these secrets. An error that is among `end` ends
+/// the sign-in.
 fn read_response(
     response: &Response<Bytes>,
     url: &str,
-    can_end: bool,
+    end: &[&str],
+    secrets: &[Secret],
 ) -> Result<IssuedToken, OAuthError> {
-    let (status, url) = (response.status(), quote(url, MAX_SHOWN_CHARS));
+    let (status, body, url) = (response.status(), response.body(), quote(url, MAX_SHOWN_CHARS));
+    let token = serde_json::from_slice::<TokenResponse>(body).ok();
+    let token = token.filter(|_| status == StatusCode::OK);
+    // Some servers send errors with the status 200.
+    let can_refuse = status == StatusCode::OK
+        || status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
+    if token.is_none()
+        && can_refuse
+        && let Ok(refusal) = serde_json::from_slice::<TokenErrorResponse>(body)
+    {
+        let shown = |text: &str| quote(&redact(text, secrets), MAX_SHOWN_CHARS);
+        let error = shown(&refusal.error);
+        let description = shown(&refusal.error_description.unwrap_or_default());
+        let text = format!("{url} refuses the request: {error}: {description}");
+        let text = text.trim_end_matches([':', ' ']).to_owned();
+        return Err(match end.contains(&&*refusal.error) {
+            true => OAuthError::SignInNeeded(text),
+            false => OAuthError::Refused(text),
+        });
+    }
     if status != StatusCode::OK {
-        if let Ok(refusal) = serde_json::from_slice::<TokenErrorResponse>(response.body())
-            && status.is_client_error()
-            && status != StatusCode::TOO_MANY_REQUESTS
-        {
-            let error = quote(&refusal.error, MAX_SHOWN_CHARS);
-            let description = refusal.error_description.unwrap_or_default();
-            let description = quote(&description, MAX_SHOWN_CHARS);
-            let text = format!("{url} refuses the request: {error}: {description}");
-            let text = text.trim_end_matches([':', ' ']).to_owned();
-            return Err(match can_end && error == "invalid_grant" {
-                true => OAuthError::SignInNeeded(text),
-                false => OAuthError::Refused(text),
-            });
-        }
         return Err(OAuthError::Unavailable(format!("{url}: the response status is {status}")));
     }
     let unusable = |what| Err(OAuthError::Unavailable(format!("{url}: {what}")));
-    let Ok(response) = serde_json::from_slice::<TokenResponse>(response.body()) else {
-        return unusable("the response is not a token");
-    };
+    let Some(response) = token else { return unusable("the response is not a token") };
     let token = Secret::from(response.access_token);
     if !response.token_type.eq_ignore_ascii_case("bearer") {
         return unusable("the token is not of the type Bearer");
@@ -296,11 +305,18 @@ fn read_response(
     if !is_sendable {
         return unusable("the token is empty, longer than 16 KiB, or not visible ASCII");
     }
-    let refresh_token = response.refresh_token.map(Secret::from);
+    // Some servers send an empty one for none.
+    let refresh_token = response.refresh_token.filter(|token| !token.is_empty()).map(Secret::from);
     if refresh_token.as_ref().is_some_and(|token| token.expose().len() > MAX_TOKEN_BYTES) {
         return unusable("the refresh token is longer than 16 KiB");
     }
     Ok(IssuedToken { token, refresh_token, lifetime: response.expires_in })
+}
+
+/// Removes secrets from a text of the server, which may repeat the request.
+fn redact(text: &str, secrets: &[Secret]) -> String {
+    let secrets = secrets.iter().map(Secret::expose).filter(|secret| !secret.is_empty());
+    secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
 }
 
 /// Reads a number of seconds; some servers write it as a string.
@@ -340,7 +356,6 @@ mod tests {
     use url::form_urlencoded;
 
     use super::*;
-    use crate::oauth::Grant;
     use crate::oauth::testing::{Script, settings};
 
     const TOKEN_URL: &str = "https://id.test/token";

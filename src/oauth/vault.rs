@@ -19,10 +19,10 @@ use tempfile::NamedTempFile;
 use tokio::time::{Instant, sleep};
 use zeroize::Zeroizing;
 
-use super::metadata::ServerMetadata;
+use super::metadata::{ServerMetadata, names};
 use super::step_up::StepUp;
 use super::token_request::IssuedToken;
-use super::{ClientCredential, Grant, OAuthError, RegisteredClient, Settings};
+use super::{ClientCredential, Grant, OAuthError, RegisteredClient, ResourceIndicator, Settings};
 use crate::hex::hex;
 use crate::private_file;
 use crate::regular_file;
@@ -47,6 +47,9 @@ pub struct SignInRecord {
     pub(super) token_endpoint_auth_methods_supported: Option<Vec<String>>,
     pub(super) revocation_endpoint: Option<String>,
     pub(super) client_id: String,
+    /// Whether this client is in the configuration.
+    #[serde(default)]
+    pub(super) is_configured_client: bool,
     /// Secret of a client that registered itself.
     #[serde(serialize_with = "expose_option", deserialize_with = "secret_option")]
     pub(super) client_secret: Option<Secret>,
@@ -82,16 +85,23 @@ impl SignInRecord {
     }
 
     /// Returns whether this sign-in may be used with these settings: it is for the configured
-    /// upstream, issuer and client.
+    /// upstream, resource, issuer and client.
     pub(super) fn is_of(&self, settings: &Settings) -> bool {
         let client = match &settings.grant {
             Grant::AuthorizationCode { client } => client.as_ref(),
             Grant::ClientCredentials(_) | Grant::JwtBearer { .. } => return false,
         };
         let issuer = settings.metadata_issuer.as_ref().or(settings.issuer.as_ref());
+        let resource = self.resource.as_deref();
+        let is_resource = match &settings.resource {
+            ResourceIndicator::Auto => resource.is_some_and(|it| names(it, &settings.upstream)),
+            ResourceIndicator::None => resource.is_none(),
+            ResourceIndicator::Named(named) => resource == Some(named),
+        };
         self.upstream == settings.upstream.as_str()
+            && is_resource
             && issuer.is_none_or(|issuer| *issuer == self.issuer)
-            && client.is_none_or(|client| client.id == self.client_id)
+            && client.map_or(!self.is_configured_client, |client| client.id == self.client_id)
     }
 
     /// Returns the time for which the access token is still valid; `None` if it does not expire.
@@ -123,6 +133,12 @@ impl SignInRecord {
         )
     }
 
+    /// Forgets the scopes that the upstream has demanded, which the authorization server or the user
+    /// has refused.
+    pub fn forget_demands(&mut self) {
+        self.step_up.forget(self.scope.as_deref());
+    }
+
     /// Replaces the tokens by new ones; without a new refresh token the old one stays (RFC 6749,
     /// 6).
     pub(super) fn renew(&mut self, issued: &IssuedToken, refresh_token: Secret) {
@@ -132,6 +148,13 @@ impl SignInRecord {
         self.refresh_token = issued.refresh_token.clone().or(Some(refresh_token));
         self.generation += 1;
     }
+}
+
+/// Version of a record: its file is replaced with each change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RecordVersion {
+    inode: u64,
+    changed: (i64, i64),
 }
 
 /// Lock of a record, which is released when it is dropped.
@@ -146,13 +169,24 @@ impl Vault {
     ///
     /// The folder belongs to another user or cannot be written, or its keys cannot be read.
     pub fn open(state: &Path) -> io::Result<Self> {
-        let folder = Self::folder(state);
-        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-        if fs::metadata(&folder)?.uid() != geteuid().as_raw() {
-            // What root writes there, the owner could not read.
+        let (folder, user) = (Self::folder(state), geteuid().as_raw());
+        let foreign = || {
             let text = "the folder belongs to another user: run Weir as that user, for example \
                         with `sudo -u`";
-            return Err(io::Error::other(text));
+            io::Error::other(text)
+        };
+        // What root writes there, the owner of the state could not read.
+        let is_foreign = fs::metadata(state).is_ok_and(|state| state.uid() != user);
+        if user == 0 && is_foreign {
+            return Err(foreign());
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        let about = fs::symlink_metadata(&folder)?;
+        if !about.is_dir() {
+            return Err(io::Error::other("it is a link, and not a folder"));
+        }
+        if about.uid() != user {
+            return Err(foreign());
         }
         let keys = SealingKeys::load_or_create(&folder)?;
         Ok(Self { folder, sealer: keys.sealer("sign-in") })
@@ -171,6 +205,11 @@ impl Vault {
         let lock = Self::open(state).map_err(|error| failed(&error))?.lock("").await?;
         let keys = SealingKeys::path(&folder);
         let former = private_file::read(&keys, MAX_KEYS_BYTES).map_err(|error| failed(&error))?;
+        // All must open before anything changes.
+        let vault = Self::open(state).map_err(|error| failed(&error))?;
+        for name in vault.names().map_err(|error| failed(&error))? {
+            vault.read_file(&name)?;
+        }
         let new = random_token();
         let both = Zeroizing::new(format!("{}\n{}", &*new, former.trim_end()));
         replace_file(&keys, &both).map_err(|error| failed(&error))?;
@@ -251,9 +290,22 @@ impl Vault {
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or does not open.
+    /// The file cannot be read, or does not open: then a user has to sign in again.
     pub fn read(&self, upstream: &str) -> Result<Option<SignInRecord>, OAuthError> {
-        self.read_file(&name(upstream))
+        self.read_file(&name(upstream)).map_err(|error| match error {
+            OAuthError::SignInNeeded(text) => {
+                let text = format!("{text}: sign in again with `weir login {upstream}`");
+                OAuthError::SignInNeeded(text)
+            }
+            error => error,
+        })
+    }
+
+    /// Returns the version of an upstream's record, which changes with each change of it. `None` if
+    /// there is none.
+    pub(super) fn version(state: &Path, upstream: &str) -> Option<RecordVersion> {
+        let about = fs::metadata(Self::folder(state).join(name(upstream))).ok()?;
+        Some(RecordVersion { inode: about.ino(), changed: (about.ctime(), about.ctime_nsec()) })
     }
 
     fn read_file(&self, name: &str) -> Result<Option<SignInRecord>, OAuthError> {
@@ -265,8 +317,12 @@ impl Vault {
         };
         let opened = self.sealer.open_up_to(name, text.trim_end(), MAX_RECORD_BYTES as usize);
         let record = opened.and_then(|opened| serde_json::from_slice(&opened.content).ok());
-        let closed = io::Error::other("it was sealed with other keys, or damaged");
-        record.map(Some).ok_or_else(|| unusable(&path, &closed))
+        record.map(Some).ok_or_else(|| {
+            let path = path.display();
+            let text =
+                format!("the sign-in in {path} was sealed with other keys, or is damaged");
+            OAuthError::SignInNeeded(text)
+        })
     }
 
     /// Writes the record of an upstream, whose lock the caller has.
@@ -287,7 +343,11 @@ impl Vault {
         let path = self.folder.join(name);
         let write = || {
             let content = Zeroizing::new(serde_json::to_vec(record)?);
-            replace_file(&path, &self.sealer.seal(name, &content))
+            let sealed = self.sealer.seal(name, &content);
+            if sealed.len() as u64 >= MAX_RECORD_BYTES {
+                return Err(io::Error::other("it is larger than 128 KiB"));
+            }
+            replace_file(&path, &sealed)
         };
         write().map_err(|error| unusable(&path, &error))
     }
@@ -370,6 +430,7 @@ pub(super) mod tests {
             token_endpoint_auth_methods_supported: None,
             revocation_endpoint: None,
             client_id: "weir".into(),
+            is_configured_client: false,
             client_secret: Some("hunter1".into()),
             resource: Some("https://mcp.test/mcp".into()),
             scope: None,
@@ -417,10 +478,8 @@ pub(super) mod tests {
         let path = |upstream| vault.folder.join(name(upstream));
         fs::copy(path("hub"), path("other")).expect("copied");
         let text = vault.read("other").expect_err("refused").to_string();
-        assert!(
-            text.ends_with("cannot be used: it was sealed with other keys, or damaged"),
-            "{text}"
-        );
+        let expected = "was sealed with other keys, or is damaged: sign in again with `weir login other`";
+        assert!(text.ends_with(expected), "{text}");
         let path = path("hub");
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644))
             .expect("changed");
@@ -447,13 +506,60 @@ pub(super) mod tests {
             assert_eq!(again.read(upstream), Ok(Some(record())));
             assert!(vault.read(upstream).is_err(), "with the former key");
         }
-        // One that cannot be read keeps the former keys: nothing is lost.
+        // One that cannot be read changes nothing, however often.
         fs::write(vault.folder.join(name("hub")), copy).expect("written");
-        assert!(Vault::rekey(state.path()).await.is_err());
-        let both = fs::read_to_string(&keys).expect("keys");
-        assert!(both.ends_with(&new) && both.lines().count() == 2, "{both}");
+        for _ in 0..10 {
+            assert!(Vault::rekey(state.path()).await.is_err());
+        }
+        assert_eq!(fs::read_to_string(&keys).expect("keys"), new);
         let again = Vault::open(state.path()).expect("a vault");
         assert_eq!(again.read("wiki"), Ok(Some(record())));
+    }
+
+    #[tokio::test]
+    async fn a_record_is_not_larger_than_what_is_read_and_a_link_is_no_vault() {
+        let state = tempfile::tempdir().expect("a folder");
+        let vault = Vault::open(state.path()).expect("a vault");
+        let lock = vault.lock("hub").await.expect("locked");
+        let large = SignInRecord { resource: Some("x".repeat(100_000)), ..record() };
+        let refused = vault.write("hub", &large, &lock).expect_err("refused").to_string();
+        assert!(refused.ends_with("it is larger than 128 KiB"), "{refused}");
+        assert_eq!(vault.read("hub"), Ok(None));
+        let elsewhere = tempfile::tempdir().expect("a folder");
+        std::os::unix::fs::symlink(state.path().join("sign-in"), elsewhere.path().join("sign-in"))
+            .expect("a link");
+        let refused = Vault::open(elsewhere.path()).err().expect("refused").to_string();
+        assert_eq!(refused, "it is a link, and not a folder");
+    }
+
+    #[test]
+    fn a_record_is_of_the_settings_with_which_it_was_made() {
+        let of_user = |client: Option<&str>| Settings {
+            grant: Grant::AuthorizationCode {
+                client: client.map(|id| RegisteredClient {
+                    id: id.into(),
+                    credential: ClientCredential::None,
+                }),
+            },
+            ..crate::oauth::testing::settings()
+        };
+        let named = ResourceIndicator::Named("urn:x".into());
+        let configured = SignInRecord { is_configured_client: true, ..record() };
+        assert!(record().is_of(&of_user(None)));
+        assert!(configured.is_of(&of_user(Some("weir"))));
+        for (record, settings) in [
+            (configured, of_user(None)),
+            (record(), of_user(Some("other"))),
+            (record(), Settings { resource: ResourceIndicator::None, ..of_user(None) }),
+            (record(), Settings { resource: named.clone(), ..of_user(None) }),
+            (SignInRecord { resource: None, ..record() }, of_user(None)),
+            (SignInRecord { resource: Some("urn:x".into()), ..record() }, of_user(None)),
+            (record(), crate::oauth::testing::settings()),
+        ] {
+            assert!(!record.is_of(&settings), "{record:?}");
+        }
+        let of_name = SignInRecord { resource: Some("urn:x".into()), ..record() };
+        assert!(of_name.is_of(&Settings { resource: named, ..of_user(None) }));
     }
 
     #[tokio::test(start_paused = true)]

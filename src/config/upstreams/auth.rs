@@ -94,7 +94,8 @@ settings! {
         /// The issuer that these metadata name, for an authorization server that names another one
         /// there than `issuer`. Only allowed with `issuer`.
         metadata_issuer: Option<String> = None, issuer().optional();
-        /// The token endpoint, for an authorization server that cannot be discovered.
+        /// The token endpoint, for an authorization server that cannot be discovered. Not allowed for
+        /// a grant with which users sign in.
         token_url: Option<Uri> = None, url().optional();
         /// The scopes to request. Without this key they are those that the upstream names.
         scopes: Option<Vec<String>> = None, strings(SCOPE, scope).optional();
@@ -306,6 +307,10 @@ fn account(
     if !is_bound && !t.has("issuer") && !t.has("token_url") {
         let what = "the credentials go to the authorization server that the upstream names";
         t.warning("type", ValueError::new(what, "add issuer, so that they go to that one only"));
+    }
+    if grant.is_of_user() && t.has("token_url") {
+        let what = "a user cannot sign in without the metadata of the authorization server";
+        t.error("token_url", ValueError::new(what, "write issuer, and metadata_url if needed"));
     }
     for key in ["metadata_url", "metadata_issuer"] {
         if t.has(key) && !t.has("issuer") {

@@ -13,7 +13,7 @@ use crate::config::secrets::read_secret;
 use crate::regular_file;
 use crate::secret::Secret;
 use crate::upstream::connect::Egress;
-use crate::upstream::connect::egress::ProxySettings;
+use crate::upstream::connect::egress::{ProxySettings, is_proxy};
 use crate::upstream::connect::tls::{TlsProblem, TlsSettings};
 
 settings! {
@@ -93,20 +93,21 @@ pub(in crate::config) fn read_egress(
                 Egress::default()
             });
         }
-        let secret = |names: &[&str]| variable(names).map(Secret::from);
-        let all = secret(&["ALL_PROXY", "all_proxy"]);
-        let settings = ProxySettings {
-            http: secret(&["HTTP_PROXY", "http_proxy"]).or_else(|| all.clone()),
-            https: secret(&["HTTPS_PROXY", "https_proxy"]).or(all),
-            no_proxy,
-        };
-        Egress::through(settings).unwrap_or_else(|scheme| {
-            let name = scheme.to_uppercase();
-            let what = format!("{name}_PROXY or ALL_PROXY is not the URL of an HTTP proxy");
-            let remedy = "correct the variable, or set egress.proxy; until then no proxy is used";
+        // A wrong variable takes no proxy from the other scheme.
+        let proxy_of = |names: [&str; 2]| {
+            let found = variable(&names).or_else(|| variable(&["ALL_PROXY", "all_proxy"]))?;
+            if is_proxy(&found) {
+                return Some(Secret::from(found));
+            }
+            let what = format!("{} or ALL_PROXY is not the URL of an HTTP proxy", names[0]);
+            let remedy = "correct the variable, or set egress.proxy; until then no proxy is used \
+                          for these URLs";
             root.warning("egress", ValueError::new(what, remedy));
-            Egress::default()
-        })
+            None
+        };
+        let (http, https) =
+            (proxy_of(["HTTP_PROXY", "http_proxy"]), proxy_of(["HTTPS_PROXY", "https_proxy"]));
+        Egress::through(ProxySettings { http, https, no_proxy }).unwrap_or_default()
     })
 }
 

@@ -98,7 +98,7 @@ impl Egress {
 }
 
 /// Returns whether a text is the URL of a proxy that speaks HTTP.
-fn is_proxy(text: &str) -> bool {
+pub(crate) fn is_proxy(text: &str) -> bool {
     let is_http = |url: Uri| matches!(url.scheme_str(), Some("http" | "https") | None);
     let is_url = text.parse::<Uri>().is_ok_and(is_http);
     let matcher = Matcher::builder().all(text.to_owned()).build();

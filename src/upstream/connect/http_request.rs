@@ -52,7 +52,10 @@ async fn send(
     headers.insert(USER_AGENT, const { HeaderValue::from_static(OWN_NAME) });
     *request.uri_mut() = target;
     http.egress.prepare(&url, &mut request);
-    let to = Destination { url: &url, timeout: CONNECT, allowed, egress: &http.egress };
+    // The TLS settings are those of the upstream, not of the servers that it names.
+    let egress = allowed.map(|_| http.egress.with_tls(None));
+    let egress = egress.as_ref().unwrap_or(&http.egress);
+    let to = Destination { url: &url, timeout: CONNECT, allowed, egress };
     let stream = http.connect.connect(to).await.map_err(|error| error.to_string())?;
     let connection = HttpConnection::open(stream, CancellationToken::new()).await;
     let mut connection = connection.map_err(|error| error.to_string())?;

@@ -19,7 +19,7 @@ use crate::upstream::connect::ByteStream;
 pub(super) fn check_host(host: &str, allowed: &AllowedAddresses) -> io::Result<()> {
     match host.parse() {
         Ok(address) if allowed.contain(address) => Ok(()),
-        Err(_) if host.trim_end_matches('.').contains('.') => Ok(()),
+        Err(_) if is_public_name(host.trim_end_matches('.')) => Ok(()),
         _ => {
             let text = format!(
                 "{host} is not a public name; if it may be used, add its network to \
@@ -28,6 +28,13 @@ pub(super) fn check_host(host: &str, allowed: &AllowedAddresses) -> io::Result<(
             Err(io::Error::other(text))
         }
     }
+}
+
+/// Returns whether a name can be one of the public DNS (RFC 6761, 6.3: `localhost` and the names
+/// below it are this machine).
+fn is_public_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.contains('.') && !name.ends_with(".localhost") && name != "localhost.localdomain"
 }
 
 /// Asks the proxy at the other end of the stream for a connection to a server, and returns it.

@@ -132,19 +132,22 @@ impl SessionPool {
     }
 
     /// Returns the session for this caller; `None` where `main`, the supervisor's connection, is to
-    /// be used.
+    /// be used. A call to an upstream with an account uses `main` only if that is its own session: no
+    /// call goes over a connection that may have the credential of another account.
     pub(crate) async fn lease(
         self: &Arc<Self>,
         main: &McpSession,
         caller: &CallContext,
     ) -> Result<Option<SessionLease>, Error> {
         let Some(key) = self.key(main, caller) else { return Ok(None) };
-        let is_own = key.client.is_some();
+        let (is_own, has_account) = (key.client.is_some(), self.settings.source.has_account());
         // `close` also waits for a session that is being opened here.
         let _tracked = self.supervisors.token();
         let slot_guard = match self.acquire_slot(&key, &caller.client.owner) {
             Some(slot_guard) => slot_guard,
-            None if is_own => return Err(Error::Busy { retry_after: Duration::from_secs(1) }),
+            None if is_own || has_account => {
+                return Err(Error::Busy { retry_after: Duration::from_secs(1) });
+            }
             None => return Ok(None),
         };
         let slot = Arc::clone(&slot_guard.slot);
@@ -157,7 +160,7 @@ impl SessionPool {
         // If a session cannot be opened, that holds for all clients with equal capabilities; if it
         // does not last, its client may be the cause.
         let shared_key = SessionKey { client: None, declared: key.declared.clone() };
-        if is_own {
+        if is_own || has_account {
             let allowed = self.backoff.check(&shared_key).and_then(|()| self.backoff.check(&key));
             allowed.map_err(Error::Unavailable)?;
         }
@@ -196,7 +199,7 @@ impl SessionPool {
                 self.supervisors.spawn(Arc::clone(self).supervise(key, slot, session, client_gone));
                 Ok(Some(lease))
             }
-            Err(reason) if is_own => {
+            Err(reason) if is_own || has_account => {
                 self.backoff.failed(&shared_key, &reason);
                 Err(Error::Unavailable(reason))
             }
