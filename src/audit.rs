@@ -190,12 +190,7 @@ impl Audit {
 
     /// Records an event about the sign-in to an upstream: that it has succeeded, or has failed for a
     /// reason, which contains no secret.
-    pub fn record_sign_in(
-        &self,
-        event: SignInEvent,
-        upstream: &Arc<str>,
-        failure: Option<String>,
-    ) {
+    pub fn record_sign_in(&self, event: SignInEvent, upstream: &Arc<str>, failure: Option<String>) {
         if let Some(shared) = &self.0 {
             let upstream = Arc::clone(upstream);
             shared.put(AuditEntry::SignIn { event, upstream, failure }, None);

@@ -218,13 +218,6 @@ pub enum UpstreamSource {
     },
 }
 
-impl UpstreamSource {
-    /// Returns whether requests have the access tokens of an account.
-    pub(crate) fn has_account(&self) -> bool {
-        matches!(self, Self::Http { account: Some(_), .. })
-    }
-}
-
 /// Leaves out the query of a URL, which often is a secret although it is not marked as such.
 impl fmt::Debug for UpstreamSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

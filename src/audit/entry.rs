@@ -440,8 +440,7 @@ mod tests {
     #[test]
     fn what_the_log_says_of_itself_is_a_line_too() {
         let chain = Chain::new();
-        let sign_in =
-            |event| AuditEntry::SignIn { event, upstream: "hub".into(), failure: None };
+        let sign_in = |event| AuditEntry::SignIn { event, upstream: "hub".into(), failure: None };
         for (line, expected) in [
             (AuditEntry::Started { torn: 7 }, "started"),
             (AuditEntry::Stopped, "stopped"),

@@ -5,6 +5,8 @@
 //! failure nothing is requested until a pause has passed. A token that is still valid is used
 //! whatever happens to its renewal.
 
+mod kept_sign_in;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,23 +15,24 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use hyper::header::HeaderValue;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::access_token::{AccessToken, authorization};
+use super::access_token::AccessToken;
 use super::challenge::BearerChallenge;
 use super::discovery::{Discovered, changed, discover};
 use super::step_up::StepUp;
 use super::token_request::{IssuedToken, TokenGrant, TokenRequest};
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
-use super::vault::{RecordLock, RecordVersion, SignInRecord, Vault};
-use super::{Grant, OAuthError, OAuthHttp, RegisteredClient, Settings};
+use super::vault::{RecordVersion, SignInRecord};
+use super::{Grant, OAuthError, OAuthHttp, Settings};
 use crate::backoff::Backoff;
 use crate::quote::quote;
 use crate::secret::Secret;
 use crate::sync::Mutex;
 use crate::timestamp::unix_time;
+use kept_sign_in::LOOK_INTERVAL;
 
 /// Account at one upstream, which all requests to it use.
 pub struct Account {
@@ -182,8 +185,10 @@ impl Account {
             match &state.token {
                 Some(token) if state.is_rejected(token) => return Err(self.rejected()),
                 _ => {
-                    state.challenge = Some(challenge);
-                    state.discovered = None;
+                    if !challenge.demands_scope() {
+                        state.challenge = Some(challenge);
+                        state.discovered = None;
+                    }
                     self.renewal(&mut state)?
                 }
             }
@@ -247,49 +252,6 @@ impl Account {
         let text =
             format!("the upstream demands {demanded}: sign in again with `weir login {name}`");
         Err(OAuthError::SignInNeeded(text))
-    }
-
-    /// Waits until a user has signed in, if the account needs that; otherwise for ever.
-    pub(crate) async fn sign_in_made(&self) {
-        loop {
-            sleep(LOOK_INTERVAL).await;
-            let mut state = self.state.lock();
-            self.look(&mut state, Instant::now());
-            let is_new = match &state.failure {
-                Some(Failure { error: OAuthError::Unavailable(_), .. }) | None => false,
-                Some(failure) => failure.version != state.version && state.version.is_some(),
-            };
-            if is_new {
-                return;
-            }
-        }
-    }
-
-    /// Looks, once in a while, whether another process has changed the user's sign-in: the token of
-    /// one that was removed or replaced is not used any more.
-    fn look(&self, state: &mut AccountState, now: Instant) {
-        let Some(folder) = self.settings.state.as_deref() else { return };
-        if !self.settings.grant.is_of_user() || state.look.is_some_and(|it| it > now) {
-            return;
-        }
-        state.look = Some(now + LOOK_INTERVAL);
-        let version = Vault::version(folder, &self.name);
-        if version == state.version {
-            return;
-        }
-        state.version = version;
-        let record = Vault::open_existing(folder).and_then(|vault| match vault {
-            Some(vault) => vault.read(&self.name),
-            None => Ok(None),
-        });
-        // One that cannot be read now is read again when it is needed.
-        let Ok(record) = record else { return };
-        let record = record.filter(|record| record.is_of(&self.settings));
-        let token = record.and_then(|record| authorization(&record.access_token).ok());
-        if state.token.is_some() && token != state.last {
-            state.token = None;
-            state.unwritten = None;
-        }
     }
 
     /// Returns why a user has to sign in before the upstream can be used, as a text for the
@@ -419,90 +381,6 @@ impl Account {
         issued
     }
 
-    /// Returns the user's sign-in, and locks it.
-    async fn sign_in(&self) -> Result<(Vault, RecordLock, SignInRecord), OAuthError> {
-        let name = &*self.name;
-        let vault = self.settings.state.as_deref().map(Vault::open_existing);
-        let vault = vault.transpose()?.flatten().ok_or_else(|| self.no_sign_in())?;
-        let lock = vault.lock(name).await?;
-        let record = vault.read(name)?.filter(|record| record.is_of(&self.settings));
-        Ok((vault, lock, record.ok_or_else(|| self.no_sign_in())?))
-    }
-
-    fn no_sign_in(&self) -> OAuthError {
-        OAuthError::SignInNeeded(format!("sign in with `weir login {}`", self.name))
-    }
-
-    /// Returns whether a sign-in has another token than the last one.
-    fn is_new(&self, record: &SignInRecord) -> Result<bool, OAuthError> {
-        let token = authorization(&record.access_token)?;
-        Ok(self.state.lock().last.as_ref() != Some(&token))
-    }
-
-    /// Returns the token of the user's sign-in. If it is the last one, it is renewed first: another
-    /// process may have done that already.
-    async fn renew_sign_in(
-        &self,
-        client: &OAuthClient<'_>,
-        configured: Option<&RegisteredClient>,
-    ) -> Result<IssuedToken, OAuthError> {
-        let name = &*self.name;
-        let (vault, lock, mut record) = self.unless_stopping(self.sign_in()).await?;
-        let unwritten = self.state.lock().unwritten.take();
-        if let Some((former, renewed)) = unwritten
-            && former == record.access_token
-        {
-            record = self.write(&vault, former, renewed, &lock)?;
-        }
-        if self.is_new(&record)? && record.is_fresh() {
-            let (lifetime, token) = (record.rest(), record.access_token);
-            return Ok(IssuedToken { token, refresh_token: None, lifetime });
-        }
-        let refresh_token = record.refresh_token.take().ok_or_else(|| self.no_sign_in())?;
-        let registered = match configured {
-            Some(configured) => configured.clone(),
-            None => record.client(),
-        };
-        let server = record.server();
-        let request = TokenRequest {
-            grant: TokenGrant::Refresh(&refresh_token),
-            client: Some(&registered),
-            server: &server,
-            resource: record.resource.as_deref(),
-            scope: None,
-        };
-        match request.send(client).await {
-            Ok(issued) => {
-                let former = record.access_token.clone();
-                record.renew(&issued, refresh_token);
-                self.write(&vault, former, record, &lock)?;
-                Ok(issued)
-            }
-            Err(OAuthError::SignInNeeded(text)) => {
-                tracing::warn!(upstream = name, reason = text, "sign-in ended");
-                vault.remove(name, &lock)?;
-                Err(self.no_sign_in())
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Writes a renewed sign-in. If that fails, it is kept in memory, and written later: the
-    /// authorization server may have ended the former refresh token.
-    fn write(
-        &self,
-        vault: &Vault,
-        former: Secret,
-        renewed: SignInRecord,
-        lock: &RecordLock,
-    ) -> Result<SignInRecord, OAuthError> {
-        let written = vault.write(&self.name, &renewed, lock);
-        if written.is_err() {
-            self.state.lock().unwritten = Some((former, renewed.clone()));
-        }
-        written.map(|()| renewed)
-    }
-
     /// Discovers the authorization server, which must be the one that was discovered first: the
     /// credentials belong to it (spec 2026-07-28, authorization, authorization server binding).
     async fn discover(&self, client: &OAuthClient<'_>) -> Result<Arc<Discovered>, OAuthError> {
@@ -566,19 +444,16 @@ const BACKOFF: Backoff =
     Backoff::new(Duration::from_secs(1), Duration::from_secs(60)).with_jitter(true);
 /// Time for which a token that was refused when it was new is not replaced because of refusals.
 const REJECTED_PAUSE: Duration = Duration::from_secs(60);
-/// Time between two looks at the sign-in in the vault.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use hyper::Uri;
 
     use super::*;
+    use crate::oauth::ResourceIndicator;
     use crate::oauth::testing::{Script, settings};
-    use crate::oauth::vault::tests::record;
-    use crate::oauth::{ClientCredential, ResourceIndicator};
 
-    const TOKEN_URL: &str = "https://id.test/token";
+    pub(super) const TOKEN_URL: &str = "https://id.test/token";
 
     /// Account with a configured token endpoint, and its network.
     fn account() -> (Arc<Account>, Arc<Script>) {
@@ -586,25 +461,25 @@ mod tests {
         open(Settings { token_url, ..settings() })
     }
 
-    fn open(settings: Settings) -> (Arc<Account>, Arc<Script>) {
+    pub(super) fn open(settings: Settings) -> (Arc<Account>, Arc<Script>) {
         let script = Arc::new(Script::default());
         let (http, tracker) = (Arc::clone(&script), TaskTracker::new());
         let (name, stop) = ("hub".to_owned(), CancellationToken::new());
         (Account::new(name, settings, http, tracker, stop), script)
     }
 
-    fn issue(script: &Script, token: &str, seconds: u64) {
+    pub(super) fn issue(script: &Script, token: &str, seconds: u64) {
         let text =
             format!(r#"{{"access_token":"{token}","token_type":"Bearer","expires_in":{seconds}}}"#);
         script.document(TOKEN_URL, &text);
     }
 
-    fn sent(token: &AccessToken) -> String {
+    pub(super) fn sent(token: &AccessToken) -> String {
         assert!(token.authorization().is_sensitive());
         token.authorization().to_str().expect("text").to_owned()
     }
 
-    async fn token(account: &Arc<Account>) -> Result<Option<String>, OAuthError> {
+    pub(super) async fn token(account: &Arc<Account>) -> Result<Option<String>, OAuthError> {
         account.token().await.map(|token| token.as_ref().map(sent))
     }
 
@@ -777,102 +652,6 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sign_in_is_used_and_renewed_and_what_is_renewed_is_kept() {
-        let state = tempfile::tempdir().expect("a folder");
-        let open_account = || {
-            open(Settings {
-                grant: Grant::AuthorizationCode { client: None },
-                state: Some(state.path().into()),
-                ..settings()
-            })
-        };
-        let (account, script) = open_account();
-        let needed = || Err(OAuthError::SignInNeeded("sign in with `weir login hub`".into()));
-        assert_eq!(token(&account).await, needed());
-        assert_eq!(account.sign_in_needed().as_deref(), Some("sign in with `weir login hub`"));
-        assert!(!state.path().join("sign-in").exists(), "nothing is made before a sign-in");
-        let vault = Vault::open(state.path()).expect("a vault");
-        let lock = vault.lock("hub").await.expect("locked");
-        let expires = Some(unix_time().as_secs() + 1_000);
-        let signed_in = SignInRecord { expires, ..record() };
-        vault.write("hub", &signed_in, &lock).expect("written");
-        drop(lock);
-        tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(token(&account).await, Ok(Some("Bearer hunter2".into())));
-        assert_eq!(account.sign_in_needed(), None);
-        assert!(script.requests().is_empty());
-
-        // Its token is refused: the refresh token is replaced, or stays.
-        let response = r#"{"access_token":"second","token_type":"Bearer","expires_in":1000,"refresh_token":"next"}"#;
-        script.document(TOKEN_URL, response);
-        let first = account.token().await.expect("there").expect("a token");
-        let second = account.renew(Some(&first), BearerChallenge::default()).await.expect("issued");
-        assert_eq!(sent(&second), "Bearer second");
-        let request = script.take_requests().pop().expect("a request");
-        assert_eq!(request.uri(), TOKEN_URL);
-        let form: Vec<_> = url::form_urlencoded::parse(request.body()).into_owned().collect();
-        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        assert_eq!(
-            form,
-            [
-                pair("grant_type", "refresh_token"),
-                pair("refresh_token", "hunter3"),
-                pair("resource", "https://mcp.test/mcp")
-            ]
-        );
-        let renewed = vault.read("hub").expect("readable").expect("a record");
-        assert_eq!((renewed.generation, renewed.refresh_token), (5, Some("next".into())));
-        // Another process uses what this one has renewed.
-        let (other, other_script) = open_account();
-        assert_eq!(token(&other).await, Ok(Some("Bearer second".into())));
-        assert!(other_script.requests().is_empty());
-
-        // A server that fails does not end the sign-in; one that refuses the refresh token does.
-        script.fail(TOKEN_URL);
-        let failed = account.renew(Some(&second), BearerChallenge::default()).await;
-        assert!(matches!(failed, Err(OAuthError::Unavailable(_))), "{failed:?}");
-        assert!(vault.read("hub").expect("readable").is_some());
-        tokio::time::advance(Duration::from_secs(75)).await;
-        script.respond(TOKEN_URL, 400, r#"{"error":"invalid_grant"}"#);
-        let failed = account.renew(Some(&second), BearerChallenge::default()).await;
-        assert_eq!(
-            failed.map(|token| sent(&token)),
-            needed().map(|_: Option<String>| String::new())
-        );
-        assert_eq!(vault.read("hub"), Ok(None));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_refresh_that_has_begun_is_kept_although_weir_stops() {
-        let state = tempfile::tempdir().expect("a folder");
-        let vault = Vault::open(state.path()).expect("a vault");
-        let lock = vault.lock("hub").await.expect("locked");
-        vault.write("hub", &record(), &lock).expect("written");
-        drop(lock);
-        let (account, script) = open(Settings {
-            grant: Grant::AuthorizationCode { client: None },
-            state: Some(state.path().into()),
-            ..settings()
-        });
-        issue(&script, "second", 1_000);
-        let mut request = std::pin::pin!(account.token());
-        while script.requests().is_empty() {
-            assert!(futures::poll!(&mut request).is_pending());
-            tokio::task::yield_now().await;
-        }
-        account.stop.cancel();
-        assert_eq!(request.await.map(|token| token.as_ref().map(sent)), {
-            Ok(Some("Bearer second".into()))
-        });
-        let kept = vault.read("hub").expect("readable").expect("a record");
-        assert_eq!(kept.access_token.expose(), "second");
-        // Nothing begins any more.
-        tokio::time::advance(Duration::from_secs(2_000)).await;
-        assert_eq!(token(&account).await, Err(stopping()));
-        assert!(script.requests().is_empty());
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn a_machine_follows_a_demand_for_scopes_and_keeps_them() {
         let (account, script) = account();
         let demand = |scope: &str| BearerChallenge {
@@ -916,71 +695,51 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_user_signs_in_again_for_more_scopes_and_requests_have_the_new_token_then() {
-        let state = tempfile::tempdir().expect("a folder");
-        let vault = Vault::open(state.path()).expect("a vault");
-        let write = async |record: &SignInRecord| {
-            let lock = vault.lock("hub").await.expect("locked");
-            vault.write("hub", record, &lock).expect("written");
-        };
-        let expires = Some(unix_time().as_secs() + 1_000);
-        write(&SignInRecord { expires, scope: Some("a".into()), ..record() }).await;
-        let (account, script) = open(Settings {
-            grant: Grant::AuthorizationCode { client: None },
-            state: Some(state.path().into()),
-            ..settings()
-        });
+    async fn scopes_that_the_authorization_server_refuses_do_not_end_the_account() {
+        let (account, script) = account();
+        issue(&script, "first", 100);
+        let first = account.token().await.expect("issued").expect("a token");
+        script.respond(TOKEN_URL, 400, r#"{"error":"invalid_scope"}"#);
         let demand = BearerChallenge {
-            scope: Some("b".into()),
+            scope: Some("unknown".into()),
             error: Some("insufficient_scope".into()),
             ..BearerChallenge::default()
         };
-        let first = account.token().await.expect("there").expect("a token");
-        for _ in 0..3 {
-            let refused = account.renew(Some(&first), demand.clone()).await;
-            let text = "the upstream demands b: sign in again with `weir login hub`";
-            let refused = refused.map(|token| sent(&token));
-            assert_eq!(refused, Err(OAuthError::SignInNeeded(text.into())));
-        }
-        assert_eq!(account.sign_in_needed(), None, "other requests are served");
-        assert_eq!(token(&account).await, Ok(Some("Bearer hunter2".into())));
-        let demanded = vault.read("hub").expect("readable").expect("a record");
-        let scope = demanded.step_up.widen(Some("a".into()), demanded.scope.as_deref());
-        assert_eq!(scope.as_deref(), Some("a b"));
-        // The user signs in again, with `weir login`.
-        let access_token = "wider".into();
-        write(&SignInRecord { access_token, scope, ..demanded }).await;
-        let wider = account.renew(Some(&first), demand.clone()).await.expect("there");
-        assert_eq!(sent(&wider), "Bearer wider");
-        let refused = account.reject(&wider, &demand).await;
-        assert!(matches!(&refused, OAuthError::Refused(text) if text.contains("was requested")));
-        assert!(script.requests().is_empty());
+        let refused = account.renew(Some(&first), demand).await;
+        assert!(matches!(refused, Err(OAuthError::Refused(_))), "{refused:?}");
+        assert_eq!(token(&account).await, Ok(Some("Bearer first".into())));
+        script.requests();
+        issue(&script, "second", 100);
+        tokio::time::advance(Duration::from_secs(81)).await;
+        token(&account).await.expect("valid");
+        let renewal = account.state.lock().renewal.clone().expect("it runs");
+        assert_eq!(renewal.await.as_ref().map(sent), Ok("Bearer second".into()));
+        let request = script.take_requests().pop().expect("a request");
+        let mut form = url::form_urlencoded::parse(request.body());
+        assert!(form.all(|(name, _)| name != "scope"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sign_in_for_another_url_or_issuer_is_not_used() {
-        let state = tempfile::tempdir().expect("a folder");
-        let vault = Vault::open(state.path()).expect("a vault");
-        let lock = vault.lock("hub").await.expect("locked");
-        let elsewhere = [
-            SignInRecord { upstream: "https://mcp.test/other".into(), ..record() },
-            SignInRecord { issuer: "https://evil.test".into(), ..record() },
-            SignInRecord { client_id: "other".into(), ..record() },
-        ];
-        drop(lock);
-        for signed_in in elsewhere {
-            let lock = vault.lock("hub").await.expect("locked");
-            vault.write("hub", &signed_in, &lock).expect("written");
-            drop(lock);
-            let client = RegisteredClient { id: "weir".into(), credential: ClientCredential::None };
-            let (account, script) = open(Settings {
-                grant: Grant::AuthorizationCode { client: Some(client) },
-                issuer: Some("https://id.test".into()),
-                state: Some(state.path().into()),
-                ..settings()
-            });
-            assert!(matches!(token(&account).await, Err(OAuthError::SignInNeeded(_))));
-            assert!(script.requests().is_empty());
-        }
+    async fn the_credentials_belong_to_the_first_server_that_has_issued_a_token() {
+        let (account, script) = open(settings());
+        let place = "https://mcp.test/.well-known/oauth-protected-resource";
+        let name_server = |issuer: &str| {
+            let text = format!(
+                r#"{{"resource":"https://mcp.test/mcp","authorization_servers":["{issuer}"]}}"#
+            );
+            script.document(place, &text);
+            let text =
+                format!(r#"{{"issuer":"{issuer}","token_endpoint":"https://id.test/token"}}"#);
+            script.document(&format!("{issuer}/.well-known/oauth-authorization-server"), &text);
+        };
+        name_server("https://down.test");
+        script.fail(TOKEN_URL);
+        let failed = account.renew(None, BearerChallenge::default()).await;
+        assert!(matches!(failed, Err(OAuthError::Unavailable(_))), "{failed:?}");
+        name_server("https://id.test");
+        issue(&script, "first", 100);
+        tokio::time::advance(Duration::from_secs(5)).await;
+        let issued = account.renew(None, BearerChallenge::default()).await;
+        assert_eq!(issued.as_ref().map(sent), Ok("Bearer first".into()));
     }
 }

@@ -196,16 +196,15 @@ async fn find_server(
 /// Fetches a document; `None` if there is none of this kind: many servers send a page of theirs
 /// for any URL. A document of this kind that cannot be read is not skipped: what is found instead
 /// could be another server.
-async fn fetch<T: Document>(
-    client: &OAuthClient<'_>,
-    url: &str,
-) -> Result<Option<T>, OAuthError> {
+async fn fetch<T: Document>(client: &OAuthClient<'_>, url: &str) -> Result<Option<T>, OAuthError> {
     let response = client.send(url, Request::new(Bytes::new())).await?;
     match response.status() {
         StatusCode::OK => match serde_json::from_slice::<Value>(response.body()) {
             Ok(document) if document.get(T::MARK).is_some() => {
                 let read = T::deserialize(document).map(Some);
-                read.map_err(|error| unusable(url, &format_args!("the metadata are wrong: {error}")))
+                read.map_err(|error| {
+                    unusable(url, &format_args!("the metadata are wrong: {error}"))
+                })
             }
             _ => Ok(None),
         },
@@ -427,5 +426,62 @@ mod tests {
         assert_eq!(scopes(user(), Some("a"), &["a"]).as_deref(), Some("a"));
         assert_eq!(scopes(machine(), Some("a"), &["offline_access"]).as_deref(), Some("a"));
         assert_eq!(scopes(machine(), None, &["offline_access"]), None);
+        // Configured scopes are the only ones.
+        let mut server = ServerMetadata::default_of("https://id.test");
+        server.scopes_supported = Some(vec!["offline_access".to_owned()]);
+        let found = Discovered { server, resource: None, scope: Some("a".into()) };
+        let configured = |scopes: &[&str]| {
+            let scopes = scopes.iter().map(|it| (*it).to_owned()).collect();
+            found.scope(&Settings { grant: user(), scopes: Some(scopes), ..settings() })
+        };
+        assert_eq!(configured(&["b", "c"]).as_deref(), Some("b c"));
+        assert_eq!(configured(&[]), None);
+    }
+
+    #[tokio::test]
+    async fn a_document_with_null_is_read_and_a_wrong_or_empty_one_ends_the_discovery() {
+        for (document, error) in [
+            (resource("https://id.test").replace(r#"["x","y"]"#, "null"), None),
+            (
+                resource("https://id.test").replace(r#"["x","y"]"#, "7"),
+                Some(
+                    "https://mcp.test/.well-known/oauth-protected-resource/a/mcp: the metadata are wrong",
+                ),
+            ),
+            (
+                r#"{"resource":"https://mcp.test/a/mcp","authorization_servers":null}"#.into(),
+                Some("the metadata of the upstream name no authorization server: set auth.issuer"),
+            ),
+            (
+                resource("https://id.test")
+                    .replace(r#""x""#, &format!("\"{}\"", "x".repeat(5_000))),
+                Some("the upstream names too many scopes: set auth.scopes"),
+            ),
+        ] {
+            let script = Script::default();
+            script.document(&format!("{RESOURCE}/a/mcp"), &document);
+            let metadata = server("https://id.test");
+            let flags = r#","client_id_metadata_document_supported":null}"#;
+            script.document(SERVER, &format!("{}{flags}", metadata.trim_end_matches('}')));
+            // A server at the upstream's origin is not taken instead.
+            let own = "https://mcp.test/.well-known/oauth-authorization-server";
+            script.document(own, &server("https://mcp.test"));
+            let found = run(&script, &settings(), &BearerChallenge::default()).await;
+            match error {
+                None => assert_eq!(found.expect("a server").server.issuer, "https://id.test"),
+                Some(error) => {
+                    let text = found.expect_err("refused").to_string();
+                    assert!(text.starts_with(error), "{text}");
+                    assert_eq!(script.requests().last().filter(|it| it.ends_with(own)), None);
+                }
+            }
+        }
+        // A page of another kind in JSON is none.
+        let script = Script::default();
+        script.document(&format!("{RESOURCE}/a/mcp"), r#"{"error":"not found"}"#);
+        script.document(RESOURCE, &resource("https://id.test"));
+        script.document(SERVER, &server("https://id.test"));
+        let found = run(&script, &settings(), &BearerChallenge::default()).await;
+        assert_eq!(found.expect("a server").server.issuer, "https://id.test");
     }
 }

@@ -53,6 +53,7 @@ mod tests {
     use super::*;
     use crate::oauth::testing::{Script, settings};
     use crate::oauth::vault::tests::record;
+    use crate::oauth::{ClientCredential, RegisteredClient};
 
     #[tokio::test]
     async fn the_refresh_token_is_revoked_as_the_client_of_the_sign_in() {
@@ -73,6 +74,19 @@ mod tests {
         script.respond(endpoint, 503, "");
         let failed = signed_in.revoke(&script, &settings).await;
         assert!(failed.is_err_and(|error| !error.to_string().contains("hunter")));
+        // The secret of another client is not for this server.
+        script.respond(endpoint, 200, "");
+        let credential = ClientCredential::Secret("canary".into());
+        let other = RegisteredClient { id: "other".into(), credential };
+        let changed = Settings {
+            grant: Grant::AuthorizationCode { client: Some(other) },
+            ..settings.clone()
+        };
+        script.requests();
+        assert_eq!(signed_in.revoke(&script, &changed).await, Ok(true));
+        let request = script.take_requests().pop().expect("a request");
+        let basic = request.headers()["authorization"].to_str().expect("text").to_owned();
+        assert_eq!(basic, "Basic d2VpcjpodW50ZXIx");
         let elsewhere = Some("https://10.0.0.1/revoke\n".to_owned());
         let signed_in = SignInRecord { revocation_endpoint: elsewhere, ..record() };
         assert!(matches!(signed_in.revoke(&script, &settings).await, Err(OAuthError::Refused(_))));

@@ -446,4 +446,63 @@ mod tests {
             assert_eq!(refused, Some(OAuthError::Refused(error)), "{metadata}");
         }
     }
+
+    #[tokio::test]
+    async fn a_response_with_a_parameter_twice_is_refused() {
+        let script = Script::default();
+        for more in ["&code=d", "&iss=https%3A%2F%2Fmcp.test&iss=x", "&error=a&error=b", "&state=x"]
+        {
+            let sign_in = begin(&script, &metadata(""), of_user()).await.expect("it begins");
+            let query = format!("state={}&code=c{more}", parameters(&sign_in)["state"]);
+            script.requests();
+            let refused = sign_in.finish(&script, &query).await;
+            let text = "the response contains a parameter twice";
+            assert_eq!(refused, Err(OAuthError::Refused(text.into())), "{more}");
+            assert!(script.requests().is_empty());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_credentials_of_a_client_are_not_for_another_server_than_that_of_the_sign_in() {
+        let script = Script::default();
+        script.document(SERVER, &metadata(""));
+        let credential = ClientCredential::Secret("hunter2".into());
+        let client = RegisteredClient { id: "weir".into(), credential };
+        let settings =
+            Settings { grant: Grant::AuthorizationCode { client: Some(client) }, ..settings() };
+        let earlier = SignInRecord { is_configured_client: true, ..record() };
+        let redirect_uri = "http://127.0.0.1:7/callback".to_owned();
+        let challenge = BearerChallenge::default();
+        let begun = SignIn::begin(&script, &settings, &challenge, redirect_uri, Some(&earlier));
+        let text = "the upstream names the authorization server https://mcp.test instead of \
+                    https://id.test: if that is right, set auth.issuer";
+        assert_eq!(begun.await.err(), Some(OAuthError::Refused(text.into())));
+        assert!(script.requests().iter().all(|request| request.starts_with("GET ")));
+    }
+
+    #[tokio::test]
+    async fn a_registered_client_authenticates_in_the_way_that_the_server_has_chosen() {
+        let script = Script::default();
+        let more = r#","token_endpoint_auth_methods_supported":["client_secret_basic","client_secret_post"]"#;
+        let begun = begin(&script, &metadata(more), of_user()).await.expect("it begins");
+        assert_eq!(begun.client.credential, ClientCredential::None);
+        script.respond(
+            "https://mcp.test/register",
+            201,
+            r#"{"client_id":"new","client_secret":"hunter2","token_endpoint_auth_method":"client_secret_post"}"#,
+        );
+        let redirect_uri = "http://127.0.0.1:7/callback".to_owned();
+        let (settings, challenge) = (of_user(), BearerChallenge::default());
+        let begun = SignIn::begin(&script, &settings, &challenge, redirect_uri, None).await;
+        let begun = begun.expect("it begins");
+        let query = format!("code=c&state={}", parameters(&begun)["state"]);
+        script.document("https://mcp.test/token", r#"{"access_token":"t","token_type":"Bearer"}"#);
+        script.take_requests();
+        let record = begun.finish(&script, &query).await.expect("signed in");
+        let request = script.take_requests().pop().expect("a request");
+        assert!(!request.headers().contains_key("authorization"));
+        assert!(String::from_utf8_lossy(request.body()).contains("client_secret=hunter2"));
+        let methods = record.token_endpoint_auth_methods_supported;
+        assert_eq!(methods, Some(vec!["client_secret_post".to_owned()]));
+    }
 }

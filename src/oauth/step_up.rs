@@ -141,4 +141,31 @@ mod tests {
         assert_eq!(scope(Some("a")).as_deref(), Some("x a b c d"));
         assert_eq!(StepUp::default().widen(None, Some("a")), None, "nothing was demanded");
     }
+
+    #[test]
+    fn what_was_refused_is_forgotten_and_counts_nevertheless() {
+        let (settings, mut step_up) = (settings(), StepUp::default());
+        let now = Duration::from_secs(10_000);
+        step_up.demand("b", Some("a"), &settings, now).expect("followed");
+        step_up.forget(Some("a"));
+        assert_eq!(step_up.widen(Some("a".into()), Some("a")).as_deref(), Some("a"));
+        step_up.demand("b", Some("a"), &settings, now).expect("followed");
+        assert!(step_up.demand("c", Some("a"), &settings, now).is_err());
+        // The clock was set back.
+        let before = Duration::from_secs(5_000);
+        step_up.demand("c", Some("a"), &settings, before).expect("followed");
+        let mut unused = StepUp::default();
+        unused.forget(Some("a"));
+        assert_eq!(unused, StepUp::default());
+    }
+
+    #[test]
+    fn an_endless_demand_is_refused_before_it_is_read() {
+        let (settings, mut step_up) = (settings(), StepUp::default());
+        let endless = "scope ".repeat(100_000);
+        let refused = step_up.demand(&endless, None, &settings, Duration::ZERO);
+        let text = refused.expect_err("refused").to_string();
+        assert!(text.ends_with("which are too many scopes") && text.len() < 300, "{text}");
+        assert_eq!(step_up, StepUp::default());
+    }
 }

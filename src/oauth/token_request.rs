@@ -543,4 +543,82 @@ mod tests {
             assert_eq!(lifetime, seconds.map(Duration::from_secs), "{text}");
         }
     }
+
+    #[tokio::test]
+    async fn what_a_server_repeats_of_a_request_is_not_shown_however_long_it_is() {
+        let script = Script::default();
+        let settings = Settings { grant: Grant::AuthorizationCode { client: None }, ..settings() };
+        let client = OAuthClient::new(&script, &settings);
+        let folder = tempfile::tempdir().expect("a folder");
+        let assertion = folder.path().join("assertion");
+        let canary = |name: &str| format!("{name}-{}", "canary".repeat(60));
+        std::fs::write(&assertion, canary("assertion")).expect("written");
+        let [code, verifier, refresh, secret] =
+            ["code", "verifier", "refresh", "secret"].map(|name| Secret::from(canary(name)));
+        let redirect_uri = "http://127.0.0.1:7/callback";
+        let registered = RegisteredClient {
+            id: "weir".into(),
+            credential: ClientCredential::Secret(secret.clone()),
+        };
+        for methods in [None, Some(vec!["client_secret_post".to_owned()])] {
+            let issuer = "https://id.test".to_owned();
+            let server = ServerMetadata::of_token_endpoint(issuer, TOKEN_URL.into(), methods);
+            for grant in [
+                TokenGrant::ClientCredentials,
+                TokenGrant::JwtBearer(&assertion),
+                TokenGrant::Code { code: &code, verifier: &verifier, redirect_uri },
+                TokenGrant::Refresh(&refresh),
+            ] {
+                let basic = basic("weir", &secret).expect("a header");
+                let echo = format!(
+                    "{} {} {} {} {} {}",
+                    code.expose(),
+                    verifier.expose(),
+                    refresh.expose(),
+                    secret.expose(),
+                    canary("assertion"),
+                    basic.to_str().expect("text")
+                );
+                let sent: Vec<&str> = match grant {
+                    TokenGrant::ClientCredentials => vec![],
+                    TokenGrant::JwtBearer(_) => vec!["assertion"],
+                    TokenGrant::Code { .. } => vec!["code", "verifier"],
+                    TokenGrant::Refresh(_) => vec!["refresh"],
+                };
+                let body = serde_json::json!({ "error": echo, "error_description": echo });
+                script.respond(TOKEN_URL, 400, &body.to_string());
+                let (client_of_request, resource, scope) = (Some(&registered), None, None);
+                let request = TokenRequest {
+                    grant,
+                    client: client_of_request,
+                    server: &server,
+                    resource,
+                    scope,
+                };
+                let error = request.send(&client).await.expect_err("refused").to_string();
+                for name in sent.into_iter().chain(["secret"]) {
+                    assert!(!error.contains(&format!("{name}-can")), "{name}: {error}");
+                }
+                assert!(error.len() < 700, "{error}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn an_error_with_the_status_200_is_a_refusal_and_an_empty_refresh_token_is_none() {
+        let grant = with_secret("hunter2");
+        let body = r#"{"error":"bad_verification_code","error_description":"expired"}"#;
+        let (issued, ..) = send(&grant, None, (200, body)).await;
+        let text = "https://id.test/token refuses the request: bad_verification_code: expired";
+        assert_eq!(issued, Err(OAuthError::Refused(text.into())));
+        let body = r#"{"access_token":"x","token_type":"bearer","refresh_token":""}"#;
+        let (issued, ..) = send(&grant, None, (200, body)).await;
+        assert_eq!(issued.expect("issued").refresh_token, None);
+        let long = format!(
+            r#"{{"access_token":"x","token_type":"bearer","refresh_token":"{}"}}"#,
+            "r".repeat(16_385)
+        );
+        let (issued, ..) = send(&grant, None, (200, &long)).await;
+        assert!(issued.is_err_and(|error| error.to_string().ends_with("longer than 16 KiB")));
+    }
 }

@@ -319,8 +319,7 @@ impl Vault {
         let record = opened.and_then(|opened| serde_json::from_slice(&opened.content).ok());
         record.map(Some).ok_or_else(|| {
             let path = path.display();
-            let text =
-                format!("the sign-in in {path} was sealed with other keys, or is damaged");
+            let text = format!("the sign-in in {path} was sealed with other keys, or is damaged");
             OAuthError::SignInNeeded(text)
         })
     }
@@ -478,7 +477,8 @@ pub(super) mod tests {
         let path = |upstream| vault.folder.join(name(upstream));
         fs::copy(path("hub"), path("other")).expect("copied");
         let text = vault.read("other").expect_err("refused").to_string();
-        let expected = "was sealed with other keys, or is damaged: sign in again with `weir login other`";
+        let expected =
+            "was sealed with other keys, or is damaged: sign in again with `weir login other`";
         assert!(text.ends_with(expected), "{text}");
         let path = path("hub");
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644))

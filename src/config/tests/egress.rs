@@ -45,7 +45,10 @@ fn the_table_replaces_the_variables_of_the_environment() {
     assert_eq!(proxy("proxy = \"none\"", &[variable]), is("", ""));
     assert_eq!(proxy("", &[("HTTPS_PROXY", "")]), is("", ""));
     // A variable that other programs can use does not prevent a start.
-    assert_eq!(proxy("", &[("ALL_PROXY", "socks5://hunter2")]), (None, None, 1));
+    assert_eq!(proxy("", &[("ALL_PROXY", "socks5://hunter2")]), (None, None, 2));
+    // It takes no proxy from other URLs.
+    let host = Some("p.test".to_owned());
+    assert_eq!(proxy("", &[variable, ("HTTP_PROXY", "socks5://hunter2")]), (host, None, 1));
     let report = load("proxy = \"socks5://u:hunter2@p.test\"", &[]).unwrap_err().to_string();
     assert!(report.contains("not the URL of an HTTP proxy") && !report.contains("hunter2"));
 }

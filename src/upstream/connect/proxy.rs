@@ -179,6 +179,8 @@ mod tests {
             ("::1", false),
             ("intranet", false),
             ("intranet.", false),
+            ("a.LocalHost", false),
+            ("localhost.localdomain.", false),
         ] {
             assert_eq!(check_host(host, &allowed).is_ok(), is_allowed, "{host}");
         }

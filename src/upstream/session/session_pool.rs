@@ -32,7 +32,9 @@ use crate::upstream::session::connection::{McpSession, UpstreamConnection};
 use crate::upstream::session::connector::{ConnectRequest, Connector};
 use crate::upstream::subscriptions::SubscriptionRegistry;
 use crate::upstream::transport::dispatcher::ConnectionClients;
-use crate::upstream::{Error, ListChangeCounts, Settings, Sharing, declared_capabilities};
+use crate::upstream::{
+    Error, ListChangeCounts, Settings, Sharing, UpstreamSource, declared_capabilities,
+};
 
 /// Log message for the client of a session that was rebuilt.
 const BEGUN_ANEW: &str = "this server was started anew for the session, and does not remember what \
@@ -140,7 +142,9 @@ impl SessionPool {
         caller: &CallContext,
     ) -> Result<Option<SessionLease>, Error> {
         let Some(key) = self.key(main, caller) else { return Ok(None) };
-        let (is_own, has_account) = (key.client.is_some(), self.settings.source.has_account());
+        let is_own = key.client.is_some();
+        let has_account =
+            matches!(self.settings.source, UpstreamSource::Http { account: Some(_), .. });
         // `close` also waits for a session that is being opened here.
         let _tracked = self.supervisors.token();
         let slot_guard = match self.acquire_slot(&key, &caller.client.owner) {

@@ -16,6 +16,7 @@ use crate::mcp::revision::{Era, Revision};
 use crate::upstream::testing::{
     Exchange, Peer, TestTransport, World, call, initialized, payload, settings,
 };
+use crate::upstream::tests::sign_in::with_account;
 use crate::upstream::{Error, Settings, Sharing};
 
 type Going = JoinHandle<Result<String, Error>>;
@@ -163,6 +164,25 @@ async fn a_server_of_one_session_is_called_over_the_kept_one_and_asked_again_aft
         end(going).await.expect("a reply");
         tokio::time::sleep(Duration::from_secs(61)).await;
     }
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_with_an_account_never_goes_over_another_connection() {
+    let mut world = World::opened_http(with_account(None), Era::Legacy).await;
+    let going = start(&world, roots());
+    let refused = world.post().await;
+    assert_eq!(refused.body["method"], "initialize");
+    refused.status(400);
+    assert!(matches!(end(going).await, Err(Error::Unavailable(_))));
+    // In the pause after that nothing is sent.
+    assert!(matches!(end(start(&world, roots())).await, Err(Error::Unavailable(_))));
+    assert!(world.is_quiet().await);
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    let going = start(&world, roots());
+    accept_session(&mut world, "s2").await;
+    respond_to_call(&mut world, "s2").await;
+    end(going).await.expect("a reply");
     world.finish().await;
 }
 

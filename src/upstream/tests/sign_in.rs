@@ -21,7 +21,7 @@ use crate::upstream::{ConnectionStatus, Error, Settings, UpstreamSource};
 const TOKEN_PATH: &str = "/token";
 
 /// Settings of an upstream with an account, whose token endpoint is configured or discovered.
-fn with_account(token_path: Option<&str>) -> Settings {
+pub(super) fn with_account(token_path: Option<&str>) -> Settings {
     let mut settings = settings(TestTransport::Http);
     if let UpstreamSource::Http { url, account, .. } = &mut settings.source {
         let upstream = Url::parse(&url.to_string()).expect("a URL");
