@@ -35,7 +35,7 @@ use url::Url;
 
 use crate::allowed_addresses::AllowedAddresses;
 use crate::secret::Secret;
-pub use access_token::AccessToken;
+pub use access_token::{AccessToken, TokenFinder};
 pub use account::{Account, TokenOutcome};
 pub use challenge::BearerChallenge;
 pub use sign_in::SignIn;
@@ -61,6 +61,8 @@ pub struct Settings {
     pub scopes: Option<Vec<String>>,
     /// Resource for which tokens are requested (RFC 8707).
     pub resource: ResourceIndicator,
+    /// Whether a server supports PKCE with S256 whose metadata do not say so.
+    pub assumes_pkce: bool,
     /// Further parameters of authorization and token requests.
     pub params: Vec<(String, String)>,
     /// URL of the document that describes Weir as a client.

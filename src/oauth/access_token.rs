@@ -1,9 +1,11 @@
 //! Access token of an account, and the times of its life.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::HeaderValue;
+use memchr::memmem::Finder;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
@@ -18,12 +20,21 @@ pub struct AccessToken {
     /// Times after which it is renewed, and no longer used; `None` if it does not expire.
     pub(super) times: Option<(Instant, Instant)>,
     pub(super) number: u64,
+    finder: Option<Arc<TokenFinder>>,
 }
+
+/// Finder of an access token in the bytes that a server sends.
+pub type TokenFinder = Finder<'static>;
 
 impl AccessToken {
     /// Value of the `Authorization` header; sensitive.
     pub fn authorization(&self) -> HeaderValue {
         self.authorization.clone()
+    }
+
+    /// Finder of the token; `None` if it is too short to be a secret.
+    pub(crate) fn finder(&self) -> Option<&Arc<TokenFinder>> {
+        self.finder.as_ref()
     }
 }
 
@@ -41,7 +52,10 @@ impl AccessToken {
             let lifetime = lifetime.max(MIN_LIFETIME);
             (now + lifetime.mul_f64(RENEWED_AT), now + lifetime)
         });
-        Ok(Self { authorization: authorization(&issued.token)?, times, number })
+        let text = issued.token.expose().as_bytes();
+        let is_secret = text.len() >= MIN_SECRET_BYTES;
+        let finder = is_secret.then(|| Arc::new(Finder::new(text).into_owned()));
+        Ok(Self { authorization: authorization(&issued.token)?, times, number, finder })
     }
 }
 
@@ -53,4 +67,6 @@ pub(super) fn authorization(token: &Secret) -> Result<HeaderValue, OAuthError> {
 
 /// Part of its lifetime after which a token is renewed.
 const RENEWED_AT: f64 = 0.8;
+/// Shortest token that is a secret: a shorter one could be guessed, and is part of other texts.
+const MIN_SECRET_BYTES: usize = 16;
 const MIN_LIFETIME: Duration = Duration::from_secs(1);

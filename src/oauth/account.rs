@@ -683,7 +683,7 @@ pub(super) mod tests {
         assert!(script.requests().is_empty());
         issue(&script, "third", 100);
         let third = account.renew(Some(&second), demand("c")).await.expect("issued");
-        assert_eq!(requested().as_deref(), Some("c a b"));
+        assert_eq!(requested().as_deref(), Some("a b c"));
         let refused = account.renew(Some(&third), demand("d")).await;
         assert!(refused.is_err_and(|error| error.to_string().ends_with("try again in 10 min")));
         tokio::time::advance(Duration::from_secs(81)).await;
@@ -691,7 +691,7 @@ pub(super) mod tests {
         token(&account).await.expect("valid");
         let renewal = account.state.lock().renewal.clone().expect("it runs");
         renewal.await.expect("renewed");
-        assert_eq!(requested().as_deref(), Some("c a b"));
+        assert_eq!(requested().as_deref(), Some("a b c"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -56,8 +56,14 @@ impl SignIn {
         let refuse =
             |what| OAuthError::Refused(format!("the authorization server {issuer} {what}"));
         let supports_pkce = |methods: &Vec<String>| methods.iter().any(|method| method == "S256");
-        if !server.code_challenge_methods_supported.as_ref().is_some_and(supports_pkce) {
-            return Err(refuse("does not support PKCE with S256"));
+        match &server.code_challenge_methods_supported {
+            Some(methods) if supports_pkce(methods) => {}
+            None if settings.assumes_pkce => {}
+            Some(_) => return Err(refuse("does not support PKCE with S256")),
+            None => {
+                let text = "does not say that it supports PKCE: if it does, set auth.assume_pkce";
+                return Err(refuse(text));
+            }
         }
         let endpoint = server.authorization_endpoint.as_deref();
         let endpoint = endpoint.ok_or_else(|| refuse("has no authorization endpoint"))?;
@@ -415,6 +421,13 @@ mod tests {
             let sign_in = begin(&script, &metadata, settings).await.expect("it begins");
             assert_eq!(parameters(&sign_in)["client_id"], client);
         }
+        // The operator knows more than the metadata say, and does not contradict them.
+        let assumed = Settings { assumes_pkce: true, ..of_user() };
+        let unsaid = metadata("").replace("code_challenge_methods", "x");
+        let sign_in = begin(&Script::default(), &unsaid, assumed.clone()).await;
+        assert_eq!(parameters(&sign_in.expect("it begins"))["code_challenge_method"], "S256");
+        let plain = metadata("").replace(r#"["plain","S256"]"#, r#"["plain"]"#);
+        assert!(begin(&Script::default(), &plain, assumed).await.is_err());
         let server = "the authorization server https://mcp.test";
         for (metadata, error) in [
             (
@@ -423,7 +436,9 @@ mod tests {
             ),
             (
                 metadata("").replace("code_challenge_methods", "x"),
-                format!("{server} does not support PKCE with S256"),
+                format!(
+                    "{server} does not say that it supports PKCE: if it does, set auth.assume_pkce"
+                ),
             ),
             (
                 metadata("").replace("authorization_endpoint", "x"),

@@ -8,7 +8,10 @@ use futures::future::BoxFuture;
 use hyper::{Request, Response};
 use url::Url;
 
-use super::{ClientCredential, Grant, OAuthHttp, RegisteredClient, ResourceIndicator, Settings};
+use super::{
+    BearerChallenge, ClientCredential, Grant, OAuthHttp, RegisteredClient, ResourceIndicator,
+    Settings, SignIn,
+};
 use crate::allowed_addresses::AllowedAddresses;
 use crate::sync::Mutex;
 
@@ -69,6 +72,21 @@ impl OAuthHttp for Script {
     }
 }
 
+/// Sign-in that waits for the response of a scripted server.
+pub(crate) async fn sign_in() -> SignIn {
+    let script = Script::default();
+    script.document(
+        "https://mcp.test/.well-known/oauth-authorization-server",
+        r#"{"issuer":"https://mcp.test","authorization_endpoint":"https://mcp.test/authorize",
+        "token_endpoint":"https://mcp.test/token","registration_endpoint":"https://mcp.test/register",
+        "code_challenge_methods_supported":["S256"]}"#,
+    );
+    script.respond("https://mcp.test/register", 201, r#"{"client_id":"new"}"#);
+    let settings = Settings { grant: Grant::AuthorizationCode { client: None }, ..settings() };
+    let (challenge, uri) = (BearerChallenge::default(), "http://127.0.0.1:7/callback".to_owned());
+    SignIn::begin(&script, &settings, &challenge, uri, None).await.expect("it begins")
+}
+
 /// Settings of a client with a secret, whose authorization server is discovered.
 pub(crate) fn settings() -> Settings {
     Settings {
@@ -85,6 +103,7 @@ pub(crate) fn settings() -> Settings {
         token_url: None,
         scopes: None,
         resource: ResourceIndicator::Auto,
+        assumes_pkce: false,
         params: Vec::new(),
         allowed: AllowedAddresses::default(),
     }

@@ -4,6 +4,7 @@
 pub(crate) mod child;
 pub(crate) mod demux;
 pub(crate) mod dispatcher;
+pub(crate) mod echo_filter;
 pub(crate) mod http_client;
 pub(crate) mod http_pool;
 pub(crate) mod http_sse;

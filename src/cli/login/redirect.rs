@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,12 +14,12 @@ use hyper::body::Incoming;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::oauth::SignIn;
@@ -58,16 +59,26 @@ impl RedirectListener {
 
     async fn serve(&self, sign_in: &SignIn) -> String {
         // Each connection is served in a task of its own, which ends with the program.
-        let tasks = TaskTracker::new();
+        let (tasks, places) = (TaskTracker::new(), Arc::new(Semaphore::new(MAX_CONNECTIONS)));
         let (sender, mut queries) = mpsc::channel(MAX_QUERIES);
         let accept = async {
             loop {
-                let Ok((stream, _)) = self.listener.accept().await else { continue };
+                // A program of this machine could open any number of connections.
+                let place = Arc::clone(&places).acquire_owned().await;
+                let Ok((stream, _)) = self.listener.accept().await else {
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                };
                 let sender = sender.clone();
                 let service = service_fn(move |request| answer(request, sender.clone()));
-                let connection =
-                    http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-                tasks.spawn(connection);
+                let connection = http1::Builder::new()
+                    .timer(TokioTimer::new())
+                    .header_read_timeout(HEADER_TIMEOUT)
+                    .serve_connection(TokioIo::new(stream), service);
+                tasks.spawn(async move {
+                    let _place = place;
+                    let _ = connection.await;
+                });
             }
         };
         let find = async {
@@ -101,7 +112,8 @@ async fn answer(
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let query = request.uri().query().unwrap_or_default().to_owned();
     let (sender, is_response) = oneshot::channel();
-    let is_response = request.uri().path() == PATH
+    let is_response = request.method() == Method::GET
+        && request.uri().path() == PATH
         && queries.send((query, sender)).await.is_ok()
         && is_response.await.unwrap_or(false);
     let (status, text) = match is_response {
@@ -136,5 +148,61 @@ async fn pasted(sign_in: &SignIn) -> Option<String> {
 const PATH: &str = "/callback";
 /// Requests that wait for a decision; further ones wait for a place.
 const MAX_QUERIES: usize = 16;
+/// Connections that are served at the same time.
+const MAX_CONNECTIONS: usize = 32;
+/// Time for the head of a request.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time for the page to reach the browser.
 const LINGER: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::oauth::testing::sign_in;
+
+    async fn request(port: u16, line: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
+        let text = format!("{line} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+        stream.write_all(text.as_bytes()).await.expect("written");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.expect("a response");
+        response.lines().next().unwrap_or_default().to_owned()
+    }
+
+    #[tokio::test]
+    async fn only_the_response_to_the_sign_in_ends_the_wait() {
+        let sign_in = sign_in().await;
+        let (_, state) = sign_in.url().split_once("state=").expect("a state");
+        let state = state.split('&').next().expect("a state").to_owned();
+        let listener = RedirectListener::bind(None).await.expect("a port");
+        let port = listener.port;
+        // These send nothing, and take no place for ever.
+        let mut silent = Vec::new();
+        for _ in 0..MAX_CONNECTIONS {
+            silent.push(TcpStream::connect(("127.0.0.1", port)).await.expect("connected"));
+        }
+        let requests = async {
+            for line in [
+                "GET /callback".to_owned(),
+                "GET /callback?code=evil&state=x".to_owned(),
+                format!("GET /other?code=evil&state={state}"),
+                format!("POST /callback?code=evil&state={state}"),
+                "GET /favicon.ico".to_owned(),
+            ] {
+                let status = request(port, &line).await;
+                assert_eq!(status, "HTTP/1.1 404 Not Found", "{line}");
+            }
+            let long = format!("GET /callback?code={}", "x".repeat(1_000_000));
+            assert!(!request(port, &long).await.contains("200"));
+            let line = format!("GET /callback?code=c&state={state}");
+            assert_eq!(request(port, &line).await, "HTTP/1.1 200 OK");
+        };
+        let (query, ()) = tokio::join!(listener.response(&sign_in, false), requests);
+        assert_eq!(query, format!("code=c&state={state}"));
+    }
+}

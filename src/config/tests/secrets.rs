@@ -331,6 +331,7 @@ fn an_account_has_a_grant_and_the_keys_of_that_grant() {
         token_url: None,
         scopes: Some(vec!["a".into(), "b".into()]),
         resource: ResourceIndicator::Named("urn:x".into()),
+        assumes_pkce: false,
         params: vec![("audience".into(), "y".into())],
         client_metadata_url: None,
         state: None,

@@ -17,7 +17,8 @@ use super::headers::sensitive;
 use super::sign_in::SignInSettings;
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{
-    Described, Key, by_hand, custom, path, settings, string, strings, table, text, url, variant,
+    Described, Key, boolean, by_hand, custom, path, settings, string, strings, table, text, url,
+    variant,
 };
 use crate::config::oidc::{SCOPE, scope};
 use crate::config::reader::report::ValueError;
@@ -103,6 +104,9 @@ settings! {
         /// upstream gives itself, or its URL; `none`: no identifier is sent, as Microsoft Entra
         /// requires; any other text is sent as it is.
         resource: Option<String> = None, text().optional().default_text("`auto`");
+        /// Whether the authorization server of users supports PKCE with S256 although its metadata
+        /// do not say so, as those of Microsoft Entra. Without PKCE a stolen response could be used.
+        assume_pkce: bool = false, boolean();
         /// Further parameters of authorization and token requests, for authorization servers that
         /// have some of their own.
         ///
@@ -328,6 +332,7 @@ fn account(
         token_url,
         scopes,
         resource,
+        assumes_pkce: keys.assume_pkce,
         params: keys.params.unwrap_or_default(),
         client_metadata_url,
         state: None,
@@ -380,7 +385,7 @@ fn user(v: &SpannedValue<'_>) -> Parsed<String> {
 }
 
 /// Keys by `type`: each with the type that it belongs to, and whether it is required there.
-pub(in crate::config) const KEYS_OF_SCHEMES: [(&str, Scheme, bool); 16] = [
+pub(in crate::config) const KEYS_OF_SCHEMES: [(&str, Scheme, bool); 17] = [
     ("token", Scheme::Bearer, true),
     ("user", Scheme::Basic, true),
     ("password", Scheme::Basic, true),
@@ -396,15 +401,17 @@ pub(in crate::config) const KEYS_OF_SCHEMES: [(&str, Scheme, bool); 16] = [
     ("token_url", Scheme::OAuth, false),
     ("scopes", Scheme::OAuth, false),
     ("resource", Scheme::OAuth, false),
+    ("assume_pkce", Scheme::OAuth, false),
     ("params", Scheme::OAuth, false),
 ];
 
 /// Keys by `grant`.
-pub(in crate::config) const KEYS_OF_GRANTS: [(&str, GrantType, bool); 9] = [
+pub(in crate::config) const KEYS_OF_GRANTS: [(&str, GrantType, bool); 10] = [
     ("client_id", GrantType::AuthorizationCode, false),
     ("client_secret", GrantType::AuthorizationCode, false),
     ("client_key", GrantType::AuthorizationCode, false),
     ("client_key_id", GrantType::AuthorizationCode, false),
+    ("assume_pkce", GrantType::AuthorizationCode, false),
     ("client_id", GrantType::ClientCredentials, true),
     ("client_secret", GrantType::ClientCredentials, false),
     ("client_key", GrantType::ClientCredentials, false),

@@ -264,3 +264,23 @@ async fn an_upstream_without_a_token_is_down_for_a_reason_that_names_no_secret()
     assert!(world.is_quiet().await);
     world.finish().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_the_server_repeats_does_not_reach_the_client() {
+    let token = "canary-of-an-access-token";
+    let mut world = World::start(with_account(Some(TOKEN_PATH)));
+    world.issue(token, 1_000).await;
+    world.post_with(token).await.answer(discovered());
+    world.up().await;
+    let upstream = world.upstream.clone();
+    let answer = async {
+        let text = format!("you sent Bearer {token}, did you?");
+        world.post_with(token).await.answer(json!({ "content": [], "text": text }));
+    };
+    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    let shown = payload(reply.expect("a reply")).await;
+    let hidden = "*".repeat(token.len());
+    assert_eq!(shown, format!(r#"{{"content":[],"text":"you sent Bearer {hidden}, did you?"}}"#));
+    drop(upstream);
+    world.finish().await;
+}

@@ -21,9 +21,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::fairness::Workload;
 use crate::http_connection::HttpConnection;
+use crate::oauth::AccessToken;
 use crate::sync::Mutex;
 use crate::upstream::connect::{Connect, Destination, Egress};
 use crate::upstream::message::{SentFlag, TransportError};
+use crate::upstream::transport::echo_filter::EchoFilter;
 use crate::upstream::transport::min_rate::{MinRate, TOO_SLOW};
 
 /// Header with the idle timeout of a server.
@@ -147,6 +149,7 @@ impl HttpPool {
                 idle_timeout,
                 min_rate: MinRate::default(),
                 workload: Workload::default(),
+                echo_filter: None,
                 pool: Arc::clone(self),
             };
             if body.body.is_end_stream() {
@@ -271,13 +274,38 @@ pub(crate) struct PooledBody {
     /// Minimum rate. If no end of a message is recorded in it, the body is one message.
     pub(crate) min_rate: MinRate,
     workload: Workload,
+    echo_filter: Option<EchoFilter>,
     pool: Arc<HttpPool>,
 }
 
 impl PooledBody {
+    /// Hides this access token, should the server repeat it.
+    pub(crate) fn hide(mut self, token: &AccessToken) -> Self {
+        self.echo_filter = token.finder().map(|finder| EchoFilter::new(Arc::clone(finder)));
+        self
+    }
+
     /// Returns the next piece; `None` at the end. Fails also if a message that has begun arrives
     /// too slowly. Yields after a bounded number of pieces. Cancel-safe.
     pub(crate) async fn chunk(&mut self) -> Option<Result<Bytes, String>> {
+        loop {
+            let piece = self.read_piece().await;
+            let Some(filter) = &mut self.echo_filter else { return piece };
+            let (passed, is_end) = match piece {
+                Some(Ok(piece)) => (filter.push(piece), false),
+                None => (filter.finish(), true),
+                Some(Err(error)) => return Some(Err(error)),
+            };
+            if !passed.is_empty() {
+                return Some(Ok(passed));
+            }
+            if is_end {
+                return None;
+            }
+        }
+    }
+
+    async fn read_piece(&mut self) -> Option<Result<Bytes, String>> {
         loop {
             self.workload.add(0);
             self.workload.yield_if_due().await;
