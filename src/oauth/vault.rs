@@ -176,8 +176,7 @@ impl Vault {
             io::Error::other(text)
         };
         // What root writes there, the owner of the state could not read.
-        let is_foreign = fs::metadata(state).is_ok_and(|state| state.uid() != user);
-        if user == 0 && is_foreign {
+        if fs::metadata(state).is_ok_and(|state| is_of_another(state.uid(), user)) {
             return Err(foreign());
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -364,6 +363,12 @@ impl Vault {
             Err(error) => Err(unusable(&path, &error)),
         }
     }
+}
+
+/// Returns whether what this user writes into a folder of `owner` could not be read by that owner.
+/// Other users than root write there only if the folder was given to them.
+fn is_of_another(owner: u32, user: u32) -> bool {
+    user == 0 && owner != 0
 }
 
 /// Returns the name of the record that all users of an upstream share.
@@ -576,5 +581,13 @@ pub(super) mod tests {
         };
         let (locked, ()) = tokio::join!(vault.lock("hub"), release);
         locked.expect("locked");
+    }
+
+    #[test]
+    fn root_writes_nothing_into_the_folder_of_another_user() {
+        assert!(is_of_another(1000, 0));
+        assert!(!is_of_another(0, 0) && !is_of_another(1000, 1000));
+        // A volume belongs to root, and a group may write to it.
+        assert!(!is_of_another(0, 1000));
     }
 }

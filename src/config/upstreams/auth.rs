@@ -106,7 +106,7 @@ settings! {
         resource: Option<String> = None, text().optional().default_text("`auto`");
         /// Whether the authorization server of users supports PKCE with S256 although its metadata
         /// do not say so, as those of Microsoft Entra. Without PKCE a stolen response could be used.
-        assume_pkce: bool = false, boolean();
+        assume_pkce: Option<bool> = None, boolean().optional().default_text("`false`");
         /// Further parameters of authorization and token requests, for authorization servers that
         /// have some of their own.
         ///
@@ -332,7 +332,7 @@ fn account(
         token_url,
         scopes,
         resource,
-        assumes_pkce: keys.assume_pkce,
+        assumes_pkce: keys.assume_pkce == Some(true),
         params: keys.params.unwrap_or_default(),
         client_metadata_url,
         state: None,

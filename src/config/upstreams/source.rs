@@ -187,8 +187,8 @@ settings! {
         /// auth = { type = "bearer", token = { command = ["gh", "auth", "token"] } }
         /// ```
         auth: Option<HeaderValue> = None, by_hand(ValueShape::Table(CredentialKeys::keys()));
-        /// TLS settings for the server at `url` and its authorization servers. The files are read
-        /// with the configuration.
+        /// TLS settings for the server at `url`, also as its own authorization server. The files
+        /// are read with the configuration.
         tls: Option<TlsSettings> = None, by_hand(ValueShape::Table(UpstreamTlsKeys::keys()));
         /// Transport to the server at `url`: `http` is Streamable HTTP, `sse` the older HTTP+SSE
         /// transport of 2024-11-05, which works with `era` `auto` or `legacy` only. `auto` tries

@@ -5,10 +5,11 @@
 // everything. Applications may register themselves; the program `robot` is registered with ROBOT_SECRET, and the
 // programs `signer-ES256`, `signer-EdDSA` and `signer-RS256` with keys, which are written to `ALGORITHM.pem` in
 // ROBOT_KEYS. Tokens of programs live ROBOT_SECONDS, those of users USER_SECONDS. Refresh tokens are used once: a
-// second use ends all tokens of the sign-in.
+// second use ends all tokens of the sign-in. Each secret of a request for a token, of a registration and of their
+// responses becomes a line of the file SECRETS.
 
 import { generateKeyPairSync } from 'node:crypto';
-import { writeFileSync } from 'node:fs';
+import { appendFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
@@ -99,6 +100,14 @@ const provider = new Provider(issuer, {
         AccessToken: Number(process.env.USER_SECONDS ?? 600),
         ClientCredentials: Number(process.env.ROBOT_SECONDS ?? 600),
     },
+});
+
+const SECRET_NAMES = ['access_token', 'client_secret', 'code', 'code_verifier', 'refresh_token', 'registration_access_token'];
+provider.use(async (context, next) => {
+    await next();
+    if (!process.env.SECRETS || !['/reg', '/token'].includes(context.path)) return;
+    const found = [context.oidc?.body, context.body].flatMap(of => SECRET_NAMES.map(name => of?.[name]));
+    appendFileSync(process.env.SECRETS, found.filter(Boolean).map(secret => `${secret}\n`).join(''));
 });
 
 // Actions of a user on the provider's pages.
