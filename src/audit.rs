@@ -188,8 +188,8 @@ impl Audit {
         Ok((Self(Some(Arc::new(shared))), writer))
     }
 
-    /// Records an event about the sign-in to an upstream: that it has succeeded, or has failed for a
-    /// reason, which contains no secret.
+    /// Records an event about the sign-in to an upstream: that it has succeeded, or has failed for
+    /// a reason, which contains no secret.
     pub fn record_sign_in(&self, event: SignInEvent, upstream: &Arc<str>, failure: Option<String>) {
         if let Some(shared) = &self.0 {
             let upstream = Arc::clone(upstream);

@@ -23,7 +23,7 @@ use crate::mcp::revision::Revision;
 use crate::sha256::sha256;
 use crate::timestamp::push_millis;
 
-/// What an entry about a sign-in to an upstream tells.
+/// Kind of an event about the sign-in to an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum SignInEvent {
@@ -53,7 +53,7 @@ pub enum AuditEntry {
     LeftOut(u64),
     /// Something about the sign-in to an upstream has succeeded, or failed for this reason.
     SignIn {
-        /// What it is.
+        /// Kind of the event.
         event: SignInEvent,
         /// The upstream.
         upstream: Arc<str>,

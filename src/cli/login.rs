@@ -210,7 +210,10 @@ pub(super) async fn logout(args: LogoutArgs) -> Result<(), Failure> {
     let state = state(&config)?;
     let target = find(&config, name);
     let not_signed_in = || Failure::Usage(format!("no user is signed in to `{name}`"));
-    let vault = Vault::open_existing(state).map_err(failure)?.ok_or_else(not_signed_in)?;
+    let Some(vault) = Vault::open_existing(state).map_err(failure)? else {
+        target?;
+        return Err(not_signed_in());
+    };
     let lock = vault.lock(name).await.map_err(failure)?;
     // One that cannot be read is removed all the same.
     let record = vault.read(name).unwrap_or_default();

@@ -75,7 +75,7 @@ struct AccountState {
     /// Number of a token that the upstream has refused when it was new, and the time until which
     /// its refusals are not believed.
     rejected: Option<(u64, Instant)>,
-    failure: Option<Failure>,
+    failure: Option<RenewalFailure>,
     /// Time at which the sign-in in the vault is looked at again, and its version then.
     look: Option<Instant>,
     version: Option<RecordVersion>,
@@ -90,7 +90,7 @@ struct AccountState {
 }
 
 /// Reason why no renewal is started until a time, unless the sign-in changes.
-struct Failure {
+struct RenewalFailure {
     until: Instant,
     error: OAuthError,
     version: Option<RecordVersion>,
@@ -258,9 +258,9 @@ impl Account {
     /// operator.
     pub fn sign_in_needed(&self) -> Option<String> {
         match &self.state.lock().failure {
-            Some(Failure { error: OAuthError::SignInNeeded(text), is_over: false, .. }) => {
-                Some(text.clone())
-            }
+            Some(RenewalFailure {
+                error: OAuthError::SignInNeeded(text), is_over: false, ..
+            }) => Some(text.clone()),
             _ => None,
         }
     }
@@ -410,7 +410,7 @@ impl Account {
         }
         self.has_failed.store(true, Ordering::Relaxed);
         let (until, version) = (Instant::now() + pause, state.version);
-        state.failure = Some(Failure { until, error, version, is_over: false });
+        state.failure = Some(RenewalFailure { until, error, version, is_over: false });
     }
 
     /// Publishes an outcome, and returns whether it differs from the last one.

@@ -8,7 +8,6 @@ use std::fmt::Display;
 
 use bytes::Bytes;
 use hyper::{Request, StatusCode};
-use serde_json::Value;
 use url::Url;
 
 use super::challenge::BearerChallenge;
@@ -18,6 +17,7 @@ use super::metadata::{
 use super::step_up::MAX_SCOPE_BYTES;
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
 use super::{OAuthError, ResourceIndicator, Settings};
+use crate::json::Object;
 use crate::quote::quote;
 
 /// Authorization server of an upstream, and what the upstream says about its tokens.
@@ -199,9 +199,9 @@ async fn find_server(
 async fn fetch<T: Document>(client: &OAuthClient<'_>, url: &str) -> Result<Option<T>, OAuthError> {
     let response = client.send(url, Request::new(Bytes::new())).await?;
     match response.status() {
-        StatusCode::OK => match serde_json::from_slice::<Value>(response.body()) {
+        StatusCode::OK => match Object::parse(response.body().clone()) {
             Ok(document) if document.get(T::MARK).is_some() => {
-                let read = T::deserialize(document).map(Some);
+                let read = serde_json::from_slice(response.body()).map(Some);
                 read.map_err(|error| {
                     unusable(url, &format_args!("the metadata are wrong: {error}"))
                 })

@@ -13,8 +13,8 @@ use crate::quote::quote;
 use crate::secret::Secret;
 
 /// Returns the client that Weir is at an authorization server: the configured one, the one that a
-/// metadata document describes, or one that is registered now for this redirect URI. Also returns the
-/// method of authentication that the server has chosen for it, if it names one.
+/// metadata document describes, or one that is registered now for this redirect URI. Also returns
+/// the method of authentication that the server has chosen for it, if it names one.
 pub(super) async fn register(
     client: &OAuthClient<'_>,
     server: &ServerMetadata,
@@ -73,9 +73,11 @@ pub(super) async fn register(
         Some(secret) => ClientCredential::Secret(Secret::from(secret)),
         None => ClientCredential::None,
     };
-    if registered.client_id.len() > MAX_CLIENT_BYTES
-        || matches!(&credential, ClientCredential::Secret(it) if it.expose().len() > MAX_CLIENT_BYTES)
-    {
+    let secret = match &credential {
+        ClientCredential::Secret(secret) => secret.expose(),
+        ClientCredential::Key(_) | ClientCredential::None => "",
+    };
+    if registered.client_id.len().max(secret.len()) > MAX_CLIENT_BYTES {
         let text = format!("{endpoint}: the client's name or secret is longer than 4 KiB");
         return Err(OAuthError::Unavailable(text));
     }

@@ -133,8 +133,8 @@ impl SignInRecord {
         )
     }
 
-    /// Forgets the scopes that the upstream has demanded, which the authorization server or the user
-    /// has refused.
+    /// Forgets the scopes that the upstream has demanded, which the authorization server or the
+    /// user has refused.
     pub fn forget_demands(&mut self) {
         self.step_up.forget(self.scope.as_deref());
     }

@@ -376,6 +376,8 @@ fn an_account_has_a_grant_and_the_keys_of_that_grant() {
         "grant = \"jwt_bearer\", token = \"hunter2\", assertion = { file = \"x\" }, issuer = \"me:hunter2@h\"",
         "grant = \"password\"",
         "metadata_issuer = \"https://i\", params = { scope = \"x\" }",
+        "token_url = \"https://i/token\"",
+        "grant = \"jwt_bearer\", assertion = { file = \"a\" }, issuer = \"https://i\", assume_pkce = true",
     ];
     insta::assert_snapshot!(all.map(messages).concat(), @r#"
     weir.toml:3:1: upstreams.a.auth.client_id: is missing (add it beside the secret or key)
@@ -390,5 +392,7 @@ fn an_account_has_a_grant_and_the_keys_of_that_grant() {
     weir.toml:3:34: upstreams.a.auth.grant: "password" is not a choice here (one of: authorization_code, client_credentials, jwt_bearer)
     weir.toml:3:44: upstreams.a.auth.metadata_issuer: needs an issuer (add issuer beside it)
     weir.toml:3:68: upstreams.a.auth.params.scope: Weir sets this parameter itself (remove it)
+    weir.toml:3:38: upstreams.a.auth.token_url: a user cannot sign in without the metadata of the authorization server (write issuer, and metadata_url if needed)
+    weir.toml:3:112: upstreams.a.auth.assume_pkce: does not go with this grant (remove it, or correct grant)
     "#);
 }

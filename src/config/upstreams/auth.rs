@@ -95,8 +95,8 @@ settings! {
         /// The issuer that these metadata name, for an authorization server that names another one
         /// there than `issuer`. Only allowed with `issuer`.
         metadata_issuer: Option<String> = None, issuer().optional();
-        /// The token endpoint, for an authorization server that cannot be discovered. Not allowed for
-        /// a grant with which users sign in.
+        /// The token endpoint, for an authorization server that cannot be discovered. Not allowed
+        /// for a grant with which users sign in.
         token_url: Option<Uri> = None, url().optional();
         /// The scopes to request. Without this key they are those that the upstream names.
         scopes: Option<Vec<String>> = None, strings(SCOPE, scope).optional();
@@ -105,7 +105,12 @@ settings! {
         /// requires; any other text is sent as it is.
         resource: Option<String> = None, text().optional().default_text("`auto`");
         /// Whether the authorization server of users supports PKCE with S256 although its metadata
-        /// do not say so, as those of Microsoft Entra. Without PKCE a stolen response could be used.
+        /// do not say so, as those of Microsoft Entra. Without PKCE a stolen response could be
+        /// used.
+        ///
+        /// ```toml
+        /// assume_pkce = true
+        /// ```
         assume_pkce: Option<bool> = None, boolean().optional().default_text("`false`");
         /// Further parameters of authorization and token requests, for authorization servers that
         /// have some of their own.

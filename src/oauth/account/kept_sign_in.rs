@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Account, AccountState, Failure};
+use super::{Account, AccountState, RenewalFailure};
 use crate::oauth::access_token::authorization;
 use crate::oauth::token_request::{IssuedToken, TokenGrant, TokenRequest};
 use crate::oauth::url_rules::OAuthClient;
@@ -24,7 +24,7 @@ impl Account {
             let mut state = self.state.lock();
             self.look(&mut state, Instant::now());
             let is_new = match &state.failure {
-                Some(Failure { error: OAuthError::Unavailable(_), .. }) | None => false,
+                Some(RenewalFailure { error: OAuthError::Unavailable(_), .. }) | None => false,
                 Some(failure) => failure.version != state.version && state.version.is_some(),
             };
             if is_new {

@@ -82,3 +82,52 @@ const OWN_NAME: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
 /// Time limit for connecting to one address.
 const CONNECT: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+    use crate::sync::Mutex;
+    use crate::upstream::connect::tls::TlsSettings;
+    use crate::upstream::connect::{ByteStream, Child, ChildCommand};
+
+    /// Network without servers, which records with which settings they are called.
+    #[derive(Default)]
+    struct Recorder(Mutex<Vec<(String, bool)>>);
+
+    impl Connect for Recorder {
+        fn connect<'a>(
+            &'a self,
+            to: Destination<'a>,
+        ) -> BoxFuture<'a, io::Result<Box<dyn ByteStream>>> {
+            self.0.lock().push((to.url.to_string(), to.egress.tls().is_some()));
+            async { Err(io::Error::other("no server")) }.boxed()
+        }
+
+        fn spawn(&self, _: &ChildCommand) -> io::Result<Child> {
+            Err(io::Error::other("no program"))
+        }
+    }
+
+    #[tokio::test]
+    async fn the_tls_settings_of_an_upstream_are_for_no_server_that_it_names() {
+        let key = KeyPair::generate().expect("a key");
+        let ca = CertificateParams::default().self_signed(&key).expect("a certificate").pem();
+        let tls = TlsSettings::new(Some(ca.as_bytes()), None).expect("a CA");
+        let recorder = Arc::new(Recorder::default());
+        let egress = Egress::default().with_tls(Some(tls));
+        let http = HttpRequests { connect: recorder.clone(), egress };
+        let allowed = AllowedAddresses::default();
+        for (url, allowed) in [("https://mcp.test/", None), ("https://id.test/", Some(&allowed))] {
+            let mut request = Request::new(Bytes::new());
+            *request.uri_mut() = Uri::from_static(url);
+            assert!(http.send(request, 1, allowed).await.is_err());
+        }
+        let called =
+            [("https://mcp.test/".to_owned(), true), ("https://id.test/".to_owned(), false)];
+        assert_eq!(*recorder.0.lock(), called);
+    }
+}

@@ -134,8 +134,8 @@ impl SessionPool {
     }
 
     /// Returns the session for this caller; `None` where `main`, the supervisor's connection, is to
-    /// be used. A call to an upstream with an account uses `main` only if that is its own session: no
-    /// call goes over a connection that may have the credential of another account.
+    /// be used. A call to an upstream with an account uses `main` only if that is its own session:
+    /// no call goes over a connection that was opened for others.
     pub(crate) async fn lease(
         self: &Arc<Self>,
         main: &McpSession,
