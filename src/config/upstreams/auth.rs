@@ -107,10 +107,6 @@ settings! {
         /// Whether the authorization server of users supports PKCE with S256 although its metadata
         /// do not say so, as those of Microsoft Entra. Without PKCE a stolen response could be
         /// used.
-        ///
-        /// ```toml
-        /// assume_pkce = true
-        /// ```
         assume_pkce: Option<bool> = None, boolean().optional().default_text("`false`");
         /// Further parameters of authorization and token requests, for authorization servers that
         /// have some of their own.

@@ -82,6 +82,15 @@ settings! {
     /// #resource = "none"
     /// #params = { audience = "https://stock.example.com" }
     ///
+    /// #[upstreams.office]                  # a server to which a user signs in, not with [fleet]
+    /// #enabled = false
+    /// #url = "https://office.example.com/mcp"
+    /// #[upstreams.office.auth]
+    /// #type = "oauth"
+    /// #client_id = "weir"
+    /// #issuer = "https://login.example.com/tenant/v2.0"
+    /// #assume_pkce = true
+    ///
     /// #[upstreams.ledger]                  # a server with its own CA, which wants a certificate
     /// #url = "https://ledger.example.com/mcp"
     /// #tls = { ca = "ca.crt", cert = "weir.crt", key = { file = "secrets/weir.key" } }
