@@ -26,6 +26,7 @@ fn config() -> String {
          [roles.guest]\nprompts.allow = [\"*\"]\nprompts.deny = [\"many/y\"]\n\
          [upstreams.house]\nprompts_dir = \"prompts\"\n\
          [upstreams.gone]\nurl = \"http://127.0.0.1:1/mcp\"\n\
+         [upstreams.office]\nurl = \"http://127.0.0.1:1/mcp\"\nauth.type = \"oauth\"\n\
          [upstreams.silent]\ncommand = \"sh\"\nargs = [\"-c\", \"cat > /dev/null\"]\ntimeouts = { startup = \"60s\" }\n",
         &scripted("odd"),
         &format!("[upstreams.looping]\ncommand = \"sh\"\nargs = [\"-c\", \"exit 3\"]\n{quick}"),
@@ -87,6 +88,8 @@ fn each_reason_for_a_missing_prompt_is_told_by_status_explain_and_the_list_in_th
     for (item, upstream, words, is_partial) in [
         ("gone__x", "gone", "Connection refused", true),
         ("gone/x", "gone", "down", true),
+        ("office/x", "office", "needs-sign-in", true),
+        ("office__x", "office", "sign in with `weir login office`", true),
         ("silent/x", "silent", "starting", true),
         ("odd/x", "odd", "no such method", true),
         ("looping/x", "looping", "crash-loop", true),
@@ -104,6 +107,9 @@ fn each_reason_for_a_missing_prompt_is_told_by_status_explain_and_the_list_in_th
         assert!(code != 0 && out.contains(words), "{item}: {code} {out}{err}");
         assert_eq!(partial.contains(&format!("\"{upstream}\"")), is_partial, "{item}: {partial}");
     }
+    let metrics = served.with_token("/metrics").1;
+    let state = r#"weir_upstream_state{upstream="office",state="needs-sign-in"} 1"#;
+    assert!(metrics.contains(state), "{metrics}");
     // Denied items are reported to operators, not to clients.
     let (_, out, _) = served.weir(&["explain", "many/y"]);
     assert!(out.contains("guest: not visible; ") && out.contains("denied by `many/y`"), "{out}");
