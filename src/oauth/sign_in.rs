@@ -247,7 +247,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::oauth::testing::{Script, settings};
+    use crate::oauth::testing::{Filtered, Script, settings};
     use crate::oauth::vault::tests::record;
 
     const SERVER: &str = "https://mcp.test/.well-known/oauth-authorization-server";
@@ -519,5 +519,76 @@ mod tests {
         assert!(String::from_utf8_lossy(request.body()).contains("client_secret=hunter2"));
         let methods = record.token_endpoint_auth_methods_supported;
         assert_eq!(methods, Some(vec!["client_secret_post".to_owned()]));
+    }
+
+    #[tokio::test]
+    async fn each_server_that_the_upstream_names_is_called_at_allowed_addresses_only() {
+        let script = Script::default();
+        script.document(
+            "https://meta.test/resource",
+            r#"{"resource":"https://mcp.test/mcp","authorization_servers":["https://id.test"]}"#,
+        );
+        let server = metadata(r#","revocation_endpoint":"https://revoke.test/""#)
+            .replace("https://mcp.test/token", "https://token.test/")
+            .replace("https://mcp.test/register", "https://register.test/")
+            .replace("https://mcp.test", "https://id.test");
+        script.document("https://id.test/.well-known/oauth-authorization-server", &server);
+        script.respond("https://register.test/", 201, r#"{"client_id":"new"}"#);
+        script.document("https://token.test/", r#"{"access_token":"t","token_type":"Bearer"}"#);
+        script.respond("https://revoke.test/", 200, "");
+        let resource_metadata = Some("https://meta.test/resource".to_owned());
+        let challenge = BearerChallenge { resource_metadata, ..BearerChallenge::default() };
+        let (settings, uri) = (of_user(), "http://127.0.0.1:7/callback".to_owned());
+        let sign_in = SignIn::begin(&script, &settings, &challenge, uri, None).await;
+        let sign_in = sign_in.expect("it begins");
+        let query = format!("code=c&state={}", parameters(&sign_in)["state"]);
+        let record = sign_in.finish(&script, &query).await.expect("signed in");
+        assert_eq!(record.revoke(&script, &settings).await, Ok(true));
+        let called: Vec<_> = script
+            .take_requests()
+            .iter()
+            .map(|request| {
+                (request.uri().host().map(str::to_owned), request.extensions().get().copied())
+            })
+            .collect();
+        let foreign = ["meta.test", "id.test", "register.test", "token.test", "revoke.test"];
+        let expected = foreign.map(|host| (Some(host.to_owned()), Some(Filtered(true))));
+        assert_eq!(called, expected);
+        // The upstream itself is where the operator has said.
+        let own = begin(&script, &metadata(""), of_user()).await.expect("it begins");
+        drop(own);
+        let requests = script.take_requests();
+        assert!(requests.iter().all(|it| it.extensions().get() == Some(&Filtered(false))));
+    }
+
+    #[tokio::test]
+    async fn a_redirection_is_followed_nowhere() {
+        for place in [SERVER, "https://mcp.test/register", "https://mcp.test/token"] {
+            let script = Script::default();
+            let sign_in = match place {
+                "https://mcp.test/token" => {
+                    Some(begin(&script, &metadata(""), of_user()).await.expect("it begins"))
+                }
+                _ => None,
+            };
+            script.document(SERVER, &metadata(""));
+            script.respond(place, 302, "");
+            script.requests();
+            let failed = match sign_in {
+                Some(sign_in) => {
+                    let query = format!("code=c&state={}", parameters(&sign_in)["state"]);
+                    sign_in.finish(&script, &query).await.is_err()
+                }
+                None => {
+                    let uri = "http://127.0.0.1:7/callback".to_owned();
+                    let challenge = BearerChallenge::default();
+                    SignIn::begin(&script, &of_user(), &challenge, uri, None).await.is_err()
+                }
+            };
+            assert!(failed, "{place}");
+            let requests = script.requests();
+            let hosts = requests.iter().filter(|request| !request.contains("https://mcp.test/"));
+            assert_eq!(hosts.count(), 0, "{requests:?}");
+        }
     }
 }

@@ -22,6 +22,10 @@ pub(super) struct Script {
     requests: Mutex<Vec<Request<Bytes>>>,
 }
 
+/// Whether the addresses are checked to which a request may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Filtered(pub(super) bool);
+
 impl Script {
     pub(super) fn document(&self, url: &str, text: &str) {
         self.respond(url, 200, text);
@@ -56,11 +60,12 @@ impl Script {
 impl OAuthHttp for Script {
     fn send<'a>(
         &'a self,
-        request: Request<Bytes>,
+        mut request: Request<Bytes>,
         _: usize,
-        _: Option<&'a AllowedAddresses>,
+        allowed: Option<&'a AllowedAddresses>,
     ) -> BoxFuture<'a, Result<Response<Bytes>, String>> {
         let response = self.responses.lock().get(&request.uri().to_string()).cloned();
+        request.extensions_mut().insert(Filtered(allowed.is_some()));
         self.requests.lock().push(request);
         let not_found = || Response::builder().status(404).body(Bytes::new()).expect("valid");
         async move {

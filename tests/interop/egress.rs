@@ -6,10 +6,12 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use tempfile::TempDir;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 
 use crate::fleet::{Fleet, Served, soon};
@@ -199,4 +201,65 @@ async fn an_unprotected_upstream_is_reached_through_a_proxy_that_forwards_its_re
     let failed = list(&url, &egress("hunter3"), &[]).await.expect_err("it fails");
     assert!(!failed.contains("hunter"), "{failed}");
     assert!(served.stop().await);
+}
+
+/// Server that issues an access token, and has nothing else. Returns its URL, and the requests that
+/// have arrived, in lower case.
+async fn token_server() -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let arrived = Arc::clone(&requests);
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let (mut request, mut piece) = (String::new(), [0; 4096]);
+            while !request.contains("\r\n\r\n") {
+                let length = stream.read(&mut piece).await.unwrap();
+                assert!(length > 0, "{request}");
+                request += &String::from_utf8_lossy(&piece[..length]).to_lowercase();
+            }
+            let token = r#"{"access_token":"canary-0123456789","token_type":"Bearer"}"#;
+            let (status, body) = match request.starts_with("post /token ") {
+                true => ("200 OK", token),
+                false => ("404 Not Found", ""),
+            };
+            arrived.lock().unwrap().push(request);
+            let response = format!(
+                "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                body.len()
+            );
+            stream.write_all(response.as_bytes()).await.unwrap();
+        }
+    });
+    (format!("http://0.0.0.0:{port}"), requests)
+}
+
+#[tokio::test]
+async fn access_tokens_are_requested_through_the_proxy_too() {
+    let (url, requests) = token_server().await;
+    let proxy = Proxy::start().await;
+    let more = format!(
+        "[upstreams.inner.auth]\ntype = \"oauth\"\ngrant = \"client_credentials\"\n\
+         client_id = \"weir\"\nclient_secret = \"secret-0123456789\"\ntoken_url = \"{url}/token\"\n\
+         [egress]\nproxy = \"{}\"",
+        proxy.url("hunter2")
+    );
+    let failed = list(&format!("{url}/mcp"), &more, &[]).await.expect_err("no MCP server");
+    for secret in ["canary", "secret", "hunter"] {
+        assert!(!failed.contains(secret), "{failed}");
+    }
+    let through = proxy.requests();
+    for path in ["token", "mcp"] {
+        let expected = format!("POST {url}/{path} HTTP/1.1");
+        assert!(through.contains(&expected), "{through:?}");
+    }
+    let requests = requests.lock().unwrap();
+    let used = requests.iter().filter(|request| request.starts_with("post /mcp "));
+    assert!(used.clone().count() > 0, "{requests:?}");
+    for request in used {
+        assert!(request.contains("authorization: bearer canary-0123456789\r\n"), "{request}");
+    }
+    // The credentials of the proxy stay there.
+    assert!(requests.iter().all(|request| !request.contains("proxy-authorization")));
 }
