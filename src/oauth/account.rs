@@ -295,14 +295,16 @@ impl Account {
             return Err(failure.error.clone());
         }
         let account = Arc::clone(self);
-        let renewal = self.tracker.spawn(async move { account.run_renewal().await });
+        let version = state.version;
+        let renewal = self.tracker.spawn(async move { account.run_renewal(version).await });
         let renewal = renewal.map(|ended| ended.unwrap_or_else(|_| Err(stopping())));
         let renewal = renewal.boxed().shared();
         state.renewal = Some(renewal.clone());
         Ok(renewal)
     }
 
-    async fn run_renewal(&self) -> Result<AccessToken, OAuthError> {
+    /// Requests a token. `version` is that of the sign-in before.
+    async fn run_renewal(&self, version: Option<RecordVersion>) -> Result<AccessToken, OAuthError> {
         let issued = match self.settings.grant.is_of_user() {
             // Once the server has replaced a refresh token, the new one has to be kept.
             true => self.request_token().await,
@@ -323,7 +325,7 @@ impl Account {
                 state.token = Some(token.clone());
                 self.publish(TokenOutcome::Issued);
             }
-            Err(error) => self.fail(&mut state, error.clone()),
+            Err(error) => self.fail(&mut state, error.clone(), version),
         }
         token
     }
@@ -397,7 +399,7 @@ impl Account {
     }
 
     /// Records a failure, and starts the pause after it.
-    fn fail(&self, state: &mut AccountState, error: OAuthError) {
+    fn fail(&self, state: &mut AccountState, error: OAuthError, version: Option<RecordVersion>) {
         let pause = match error {
             OAuthError::Unavailable(_) => state.backoff.next_pause(),
             // Only the operator can change that.
@@ -409,7 +411,7 @@ impl Account {
             tracing::warn!(upstream = self.name, %error, ?pause, "no access token");
         }
         self.has_failed.store(true, Ordering::Relaxed);
-        let (until, version) = (Instant::now() + pause, state.version);
+        let until = Instant::now() + pause;
         state.failure = Some(RenewalFailure { until, error, version, is_over: false });
     }
 

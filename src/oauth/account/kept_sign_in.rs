@@ -45,13 +45,13 @@ impl Account {
         if version == state.version {
             return;
         }
-        state.version = version;
         let record = Vault::open_existing(folder).and_then(|vault| match vault {
             Some(vault) => vault.read(&self.name),
             None => Ok(None),
         });
-        // One that cannot be read now is read again when it is needed.
+        // One that cannot be read now is read again with the next look.
         let Ok(record) = record else { return };
+        state.version = version;
         let record = record.filter(|record| record.is_of(&self.settings));
         let token = record.and_then(|record| authorization(&record.access_token).ok());
         if state.token.is_some() && token != state.last {
