@@ -3,10 +3,11 @@
 //! Requests to this machine use no proxy, so the upstreams are called by `0.0.0.0`, which leads
 //! here, too.
 
+use std::convert::Infallible;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use tempfile::TempDir;
@@ -203,41 +204,36 @@ async fn an_unprotected_upstream_is_reached_through_a_proxy_that_forwards_its_re
     assert!(served.stop().await);
 }
 
-/// Server that issues an access token, and has nothing else. Returns its URL, and the requests that
-/// have arrived, in lower case.
-async fn token_server() -> (String, Arc<Mutex<Vec<String>>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let requests = Arc::new(Mutex::new(Vec::new()));
-    let arrived = Arc::clone(&requests);
-    tokio::spawn(async move {
-        loop {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let (mut request, mut piece) = (String::new(), [0; 4096]);
-            while !request.contains("\r\n\r\n") {
-                let length = stream.read(&mut piece).await.unwrap();
-                assert!(length > 0, "{request}");
-                request += &String::from_utf8_lossy(&piece[..length]).to_lowercase();
-            }
-            let token = r#"{"access_token":"canary-0123456789","token_type":"Bearer"}"#;
-            let (status, body) = match request.starts_with("post /token ") {
-                true => ("200 OK", token),
-                false => ("404 Not Found", ""),
-            };
-            arrived.lock().unwrap().push(request);
-            let response = format!(
-                "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-                body.len()
-            );
-            stream.write_all(response.as_bytes()).await.unwrap();
+/// Serves requests one after another: issues an access token, and has nothing else. Keeps the
+/// requests, in lower case.
+async fn issue_tokens(listener: &TcpListener, requests: &Mutex<Vec<String>>) -> Infallible {
+    loop {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let (mut request, mut piece) = (String::new(), [0; 4096]);
+        while !request.contains("\r\n\r\n") {
+            let length = stream.read(&mut piece).await.unwrap();
+            assert!(length > 0, "{request}");
+            request += &String::from_utf8_lossy(&piece[..length]).to_lowercase();
         }
-    });
-    (format!("http://0.0.0.0:{port}"), requests)
+        let token = r#"{"access_token":"canary-0123456789","token_type":"Bearer"}"#;
+        let (status, body) = match request.starts_with("post /token ") {
+            true => ("200 OK", token),
+            false => ("404 Not Found", ""),
+        };
+        requests.lock().unwrap().push(request);
+        let response = format!(
+            "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(response.as_bytes()).await.unwrap();
+    }
 }
 
 #[tokio::test]
 async fn access_tokens_are_requested_through_the_proxy_too() {
-    let (url, requests) = token_server().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://0.0.0.0:{}", listener.local_addr().unwrap().port());
+    let requests = Mutex::default();
     let proxy = Proxy::start().await;
     let more = format!(
         "[upstreams.inner.auth]\ntype = \"oauth\"\ngrant = \"client_credentials\"\n\
@@ -245,7 +241,11 @@ async fn access_tokens_are_requested_through_the_proxy_too() {
          [egress]\nproxy = \"{}\"",
         proxy.url("hunter2")
     );
-    let failed = list(&format!("{url}/mcp"), &more, &[]).await.expect_err("no MCP server");
+    let endpoint = format!("{url}/mcp");
+    let failed = tokio::select! {
+        listed = list(&endpoint, &more, &[]) => listed.expect_err("no MCP server"),
+        never = issue_tokens(&listener, &requests) => match never {},
+    };
     for secret in ["canary", "secret", "hunter"] {
         assert!(!failed.contains(secret), "{failed}");
     }
