@@ -35,7 +35,10 @@ use url::Url;
 
 use crate::allowed_addresses::AllowedAddresses;
 use crate::secret::Secret;
-pub use access_token::{AccessToken, TokenFinder};
+pub use access_token::AccessToken;
+pub(crate) use access_token::TokenFinders;
+#[cfg(test)]
+pub(crate) use access_token::token_finders;
 pub use account::{Account, TokenOutcome};
 pub use challenge::BearerChallenge;
 pub use sign_in::SignIn;

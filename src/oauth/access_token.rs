@@ -20,21 +20,31 @@ pub struct AccessToken {
     /// Times after which it is renewed, and no longer used; `None` if it does not expire.
     pub(super) times: Option<(Instant, Instant)>,
     pub(super) number: u64,
-    finder: Option<Arc<TokenFinder>>,
 }
 
-/// Finder of an access token in the bytes that a server sends.
-pub type TokenFinder = Finder<'static>;
+/// Finders of access tokens in the bytes that a server sends.
+pub(crate) type TokenFinders = Arc<[Finder<'static>]>;
+
+/// Makes the finders of these tokens, also in the forms in which servers write them in JSON. One
+/// that is too short to be a secret is not found.
+pub(crate) fn token_finders<'a>(tokens: impl IntoIterator<Item = &'a str>) -> TokenFinders {
+    let mut finders = Vec::new();
+    for token in tokens.into_iter().filter(|token| token.len() >= MIN_SECRET_BYTES) {
+        finders.push(Finder::new(token).into_owned());
+        for (character, escaped) in [('/', r"\/"), ('+', r"\u002B")] {
+            if token.contains(character) {
+                let escaped = Zeroizing::new(token.replace(character, escaped));
+                finders.push(Finder::new(&*escaped).into_owned());
+            }
+        }
+    }
+    finders.into()
+}
 
 impl AccessToken {
     /// Value of the `Authorization` header; sensitive.
     pub fn authorization(&self) -> HeaderValue {
         self.authorization.clone()
-    }
-
-    /// Finder of the token; `None` if it is too short to be a secret.
-    pub(crate) fn finder(&self) -> Option<&Arc<TokenFinder>> {
-        self.finder.as_ref()
     }
 }
 
@@ -52,18 +62,22 @@ impl AccessToken {
             let lifetime = lifetime.max(MIN_LIFETIME);
             (now + lifetime.mul_f64(RENEWED_AT), now + lifetime)
         });
-        let text = issued.token.expose().as_bytes();
-        let is_secret = text.len() >= MIN_SECRET_BYTES;
-        let finder = is_secret.then(|| Arc::new(Finder::new(text).into_owned()));
-        Ok(Self { authorization: authorization(&issued.token)?, times, number, finder })
+        Ok(Self { authorization: authorization(&issued.token)?, times, number })
     }
 }
 
 /// Makes the `Authorization` header of an access token.
 pub(super) fn authorization(token: &Secret) -> Result<HeaderValue, OAuthError> {
-    let text = Zeroizing::new(format!("Bearer {}", token.expose()));
+    let text = Zeroizing::new(format!("{BEARER}{}", token.expose()));
     sensitive(&text)
 }
+
+/// Returns the token of an `Authorization` header that [`authorization`] has made.
+pub(super) fn token_of(header: &HeaderValue) -> Option<&str> {
+    header.to_str().ok()?.strip_prefix(BEARER)
+}
+
+const BEARER: &str = "Bearer ";
 
 /// Part of its lifetime after which a token is renewed.
 const RENEWED_AT: f64 = 0.8;

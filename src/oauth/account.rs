@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::access_token::AccessToken;
+use super::access_token::{AccessToken, TokenFinders, token_finders, token_of};
 use super::challenge::BearerChallenge;
 use super::discovery::{Discovered, changed, discover};
 use super::step_up::StepUp;
@@ -46,6 +46,8 @@ pub struct Account {
     /// Whether the last renewal has failed, and no request was accepted since.
     has_failed: AtomicBool,
     outcome: watch::Sender<TokenOutcome>,
+    /// Finders of the last two tokens: the former one may still be valid.
+    finders: watch::Sender<TokenFinders>,
 }
 
 /// Outcome of the last request for a token.
@@ -127,8 +129,8 @@ impl Account {
             issued: 0,
         });
         let outcome = watch::Sender::default();
-        let has_failed = AtomicBool::new(false);
-        Arc::new(Self { name, settings, http, tracker, stop, state, has_failed, outcome })
+        let (has_failed, finders) = (AtomicBool::new(false), watch::Sender::default());
+        Arc::new(Self { name, settings, http, tracker, stop, state, has_failed, outcome, finders })
     }
 
     /// Returns a token for the next request; `None` if the upstream has not demanded one yet.
@@ -283,6 +285,11 @@ impl Account {
         }
     }
 
+    /// Finders of the tokens that servers must not show to others, whenever these change.
+    pub(crate) fn token_finders(&self) -> watch::Receiver<TokenFinders> {
+        self.finders.subscribe()
+    }
+
     /// Returns the renewal that runs, or starts one.
     fn renewal(self: &Arc<Self>, state: &mut AccountState) -> Result<Renewal, OAuthError> {
         if let Some(renewal) = &state.renewal {
@@ -321,7 +328,10 @@ impl Account {
                 state.failure = None;
                 self.has_failed.store(false, Ordering::Relaxed);
                 state.backoff.reset();
-                state.last = Some(token.authorization());
+                let last = state.last.replace(token.authorization());
+                let tokens = [state.last.as_ref(), last.as_ref()];
+                let tokens = tokens.into_iter().flatten().filter_map(token_of);
+                self.finders.send_replace(token_finders(tokens));
                 state.token = Some(token.clone());
                 self.publish(TokenOutcome::Issued);
             }
@@ -372,12 +382,15 @@ impl Account {
                 // From now on the credentials belong to this server.
                 state.issuer.get_or_insert_with(|| discovered.server.issuer.clone());
             }
-            // Without the scopes that the upstream has demanded there is a token, perhaps.
-            Err(OAuthError::Refused(_)) => {
-                let AccountState { scope, step_up, .. } = &mut *state;
-                step_up.forget(scope.as_deref());
+            Err(error) => {
+                // The server may have moved.
+                state.discovered = None;
+                if let OAuthError::Refused(_) = error {
+                    // Without the scopes that the upstream has demanded there is a token, perhaps.
+                    let AccountState { scope, step_up, .. } = &mut *state;
+                    step_up.forget(scope.as_deref());
+                }
             }
-            Err(_) => {}
         }
         drop(state);
         issued
@@ -584,6 +597,26 @@ pub(super) mod tests {
         assert_eq!(renewed.map(|token| sent(&token)), Err(OAuthError::Refused(error.into())));
         let requests = script.requests();
         assert!(requests.iter().all(|request| request.starts_with("GET ")), "{requests:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_has_moved_is_found_after_a_failure() {
+        let (account, script) = open(settings());
+        let place = "https://mcp.test/.well-known/oauth-authorization-server";
+        let moved = |to: &str| {
+            format!(r#"{{"issuer":"https://mcp.test","token_endpoint":"https://mcp.test/{to}"}}"#)
+        };
+        script.document(place, &moved("token"));
+        let issued = r#"{"access_token":"x","token_type":"Bearer","expires_in":10}"#;
+        script.document("https://mcp.test/token", issued);
+        account.renew(None, BearerChallenge::default()).await.expect("issued");
+        script.respond("https://mcp.test/token", 404, "");
+        script.document(place, &moved("new"));
+        script.document("https://mcp.test/new", issued);
+        tokio::time::advance(Duration::from_secs(11)).await;
+        token(&account).await.expect_err("the former endpoint is gone");
+        tokio::time::advance(Duration::from_secs(75)).await;
+        assert_eq!(token(&account).await, Ok(Some("Bearer x".into())));
     }
 
     #[tokio::test(start_paused = true)]

@@ -43,16 +43,19 @@ impl BearerChallenge {
         found
     }
 
-    fn set(&mut self, parameter: &str) {
-        let Some((name, value)) = parameter.split_once('=') else { return };
-        let value = unquote(value.trim());
-        let place = match &*name.trim().to_ascii_lowercase() {
-            "resource_metadata" => &mut self.resource_metadata,
-            "scope" => &mut self.scope,
-            "error" => &mut self.error,
-            _ => return,
-        };
-        place.get_or_insert(value);
+    /// Takes a parameter, and those behind it without a comma, as some servers write them.
+    fn set(&mut self, mut parameters: &str) {
+        while let Some((name, rest)) = parameters.split_once('=') {
+            let (value, rest) = split_value(rest.trim());
+            parameters = rest;
+            let place = match &*name.trim().to_ascii_lowercase() {
+                "resource_metadata" => &mut self.resource_metadata,
+                "scope" => &mut self.scope,
+                "error" => &mut self.error,
+                _ => continue,
+            };
+            place.get_or_insert(value);
+        }
     }
 }
 
@@ -77,17 +80,22 @@ fn split_scheme(item: &str) -> Option<(&str, &str)> {
     (!rest.starts_with('=')).then_some((word, rest))
 }
 
-/// Returns the contents of a quoted string, or the text itself.
-fn unquote(text: &str) -> String {
-    let Some(quoted) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) else {
-        return text.to_owned();
-    };
-    let mut is_escaped = false;
-    let mut keep = |c: &char| {
-        is_escaped = *c == '\\' && !is_escaped;
-        !is_escaped
-    };
-    quoted.chars().filter(|c| keep(c)).collect()
+/// Splits the value off the first parameter: a quoted string without its quotes, or a text up to
+/// the end.
+fn split_value(text: &str) -> (String, &str) {
+    let Some(quoted) = text.strip_prefix('"') else { return (text.to_owned(), "") };
+    let (mut value, mut is_escaped) = (String::new(), false);
+    for (at, c) in quoted.char_indices() {
+        match c {
+            '"' if !is_escaped => return (value, &quoted[at + 1..]),
+            '\\' if !is_escaped => is_escaped = true,
+            c => {
+                is_escaped = false;
+                value.push(c);
+            }
+        }
+    }
+    (text.to_owned(), "")
 }
 
 #[cfg(test)]
@@ -116,6 +124,7 @@ mod tests {
         assert_eq!(find(&["Basic realm=\"a, b\"", &own]), all);
         assert_eq!(find(&[&format!("Negotiate abc==, {own}, Digest scope=\"x\"")]), all);
         assert_eq!(find(&[&own.replace("Bearer", "bEARER").replace("scope=", "Scope = ")]), all);
+        assert_eq!(find(&[&own.replace(',', "")]), all, "a server that forgets the commas");
         assert_eq!(find(&["Bearer"]), challenge([None; 3]));
         assert_eq!(find(&["Bearer realm=\"x\""]), challenge([None; 3]));
         assert_eq!(find(&["Basic realm=\"Bearer scope=x\""]), None);

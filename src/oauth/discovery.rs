@@ -123,8 +123,15 @@ async fn resource_metadata(
     challenge: &BearerChallenge,
 ) -> Result<Option<ResourceMetadata>, OAuthError> {
     let upstream = &client.settings.upstream;
-    let usual = resource_metadata_urls(upstream);
-    for url in challenge.resource_metadata.iter().chain(&usual) {
+    // Servers behind a TLS proxy name URLs that are wrong, such as http:// ones.
+    let named = challenge.resource_metadata.iter().filter(|url| match client.check(url) {
+        Ok(_) => true,
+        Err(why) => {
+            tracing::debug!(why, "resource_metadata of the challenge cannot be used");
+            false
+        }
+    });
+    for url in named.chain(&resource_metadata_urls(upstream)) {
         let Some(metadata) = fetch::<ResourceMetadata>(client, url).await? else { continue };
         if !metadata.describes(upstream) {
             let named = quote(&metadata.resource, MAX_SHOWN_CHARS);
@@ -208,12 +215,17 @@ async fn fetch<T: Document>(client: &OAuthClient<'_>, url: &str) -> Result<Optio
             }
             _ => Ok(None),
         },
-        status if status.is_server_error() => {
+        // The document may be there later, and name another server than what is found without it.
+        status if status.is_server_error() || IS_BUSY.contains(&status) => {
             Err(unusable(url, &format_args!("the response status is {status}")))
         }
         _ => Ok(None),
     }
 }
+
+/// Statuses of a server that answers later.
+const IS_BUSY: [StatusCode; 3] =
+    [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
 
 fn unusable(url: &str, why: &dyn Display) -> OAuthError {
     let (url, why) = (quote(url, MAX_SHOWN_CHARS), quote(&why.to_string(), MAX_SHOWN_CHARS));
@@ -391,6 +403,24 @@ mod tests {
         let found = run(&script, &settings(), &BearerChallenge::default()).await;
         let error = format!("{RESOURCE}/a/mcp: the response status is 503 Service Unavailable");
         assert_eq!(found, Err(OAuthError::Unavailable(error)));
+        script.respond(&format!("{RESOURCE}/a/mcp"), 429, "");
+        let found = run(&script, &settings(), &BearerChallenge::default()).await;
+        let error = format!("{RESOURCE}/a/mcp: the response status is 429 Too Many Requests");
+        assert_eq!(found, Err(OAuthError::Unavailable(error)));
+    }
+
+    #[tokio::test]
+    async fn a_challenge_with_a_url_that_is_not_protected_leads_to_the_usual_place() {
+        let script = Script::default();
+        script.document(RESOURCE, &resource("https://id.test"));
+        script.document(SERVER, &server("https://id.test"));
+        for url in ["http://mcp.test/meta", "/meta", ""] {
+            let resource_metadata = Some(url.to_owned());
+            let challenge = BearerChallenge { resource_metadata, ..BearerChallenge::default() };
+            let found = run(&script, &settings(), &challenge).await;
+            assert_eq!(found.expect("a server").server.issuer, "https://id.test");
+            assert!(script.requests().iter().all(|request| request.starts_with("GET https://")));
+        }
     }
 
     #[test]

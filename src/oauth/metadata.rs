@@ -105,7 +105,6 @@ pub(super) fn names(resource: &str, endpoint: &Url) -> bool {
     resource.origin() == endpoint.origin()
         && resource.username().is_empty()
         && resource.password().is_none()
-        && resource.query().is_none()
         && resource.fragment().is_none()
         && below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
@@ -199,7 +198,12 @@ mod tests {
             ResourceMetadata { resource, authorization_servers, scopes_supported }
                 .describes(&url("https://a.test/x/mcp"))
         };
-        for resource in ["https://a.test/x/mcp", "https://a.test/x", "https://A.test:443/"] {
+        for resource in [
+            "https://a.test/x/mcp",
+            "https://a.test/x/mcp?project=a",
+            "https://a.test/x",
+            "https://A.test:443/",
+        ] {
             assert!(describes(resource), "{resource}");
         }
         for resource in [

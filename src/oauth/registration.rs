@@ -21,6 +21,7 @@ pub(super) async fn register(
     configured: Option<&RegisteredClient>,
     metadata_url: Option<&str>,
     redirect_uri: &str,
+    scope: Option<&str>,
 ) -> Result<(RegisteredClient, Option<String>), OAuthError> {
     if let Some(configured) = configured {
         return Ok((configured.clone(), None));
@@ -46,6 +47,8 @@ pub(super) async fn register(
         // Spec 2026-07-28, authorization, application type: the redirect URI is on this machine.
         application_type: "native",
         token_endpoint_auth_method: auth_method(server),
+        // Some servers let a client request only the scopes that it has registered.
+        scope,
     };
     let body = serde_json::to_vec(&metadata).unwrap_or_default();
     let mut request = Request::post("/").body(Bytes::from(body)).unwrap_or_default();
@@ -102,6 +105,8 @@ struct ClientMetadata<'a> {
     response_types: [&'static str; 1],
     application_type: &'static str,
     token_endpoint_auth_method: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scope: Option<&'a str>,
 }
 
 #[derive(Deserialize)]

@@ -83,8 +83,6 @@ impl SignIn {
             let text = format!("{text}: if that is right, set auth.issuer");
             return Err(OAuthError::Refused(text));
         }
-        let registered = register(&client, server, configured, metadata_url, &redirect_uri).await?;
-        let (registered, method) = registered;
         let (resource, scope) = (discovered.resource(settings), discovered.scope(settings));
         let is_of = |it: &&SignInRecord| it.is_of(settings) && it.issuer == server.issuer;
         let (step_up, before) = match earlier.filter(is_of) {
@@ -92,6 +90,9 @@ impl SignIn {
             None => (StepUp::default(), None),
         };
         let scope = step_up.widen(scope, before);
+        let (registered, method) =
+            register(&client, server, configured, metadata_url, &redirect_uri, scope.as_deref())
+                .await?;
         let (verifier, state) = (random_token(), random_token());
         let challenge = URL_SAFE_NO_PAD.encode(sha256(verifier.as_bytes()));
         url.set_fragment(None);
@@ -298,7 +299,7 @@ mod tests {
             Ok(concat!(
                 r#"{"client_name":"Weir","redirect_uris":["http://127.0.0.1:7/callback"],"#,
                 r#""grant_types":["authorization_code","refresh_token"],"response_types":["code"],"#,
-                r#""application_type":"native","token_endpoint_auth_method":"client_secret_basic"}"#
+                r#""application_type":"native","token_endpoint_auth_method":"client_secret_basic","scope":"x y"}"#
             ))
         );
         assert!(sign_in.url().starts_with("https://mcp.test/authorize?a=b&response_type=code&"));

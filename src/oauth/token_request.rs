@@ -273,10 +273,10 @@ fn read_response(
 ) -> Result<IssuedToken, OAuthError> {
     let (status, body, url) = (response.status(), response.body(), quote(url, MAX_SHOWN_CHARS));
     let token = serde_json::from_slice::<TokenResponse>(body).ok();
-    let token = token.filter(|_| status == StatusCode::OK);
-    // Some servers send errors with the status 200.
-    let can_refuse = status == StatusCode::OK
-        || status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
+    // Some servers send tokens with the status 201, or errors with 200.
+    let token = token.filter(|_| status.is_success());
+    let can_refuse =
+        status.is_success() || status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
     if token.is_none()
         && can_refuse
         && let Ok(refusal) = serde_json::from_slice::<TokenErrorResponse>(body)
@@ -291,7 +291,7 @@ fn read_response(
             false => OAuthError::Refused(text),
         });
     }
-    if status != StatusCode::OK {
+    if !status.is_success() {
         return Err(OAuthError::Unavailable(format!("{url}: the response status is {status}")));
     }
     let unusable = |what| Err(OAuthError::Unavailable(format!("{url}: {what}")));
@@ -504,7 +504,6 @@ mod tests {
                 "the token is empty, longer than 16 KiB, or not visible ASCII",
             ),
             (200, &long, "the token is empty, longer than 16 KiB, or not visible ASCII"),
-            (201, TOKEN.1, "the response status is 201 Created"),
             (302, "", "the response status is 302 Found"),
             (429, r#"{"error":"slow_down"}"#, "the response status is 429 Too Many Requests"),
             (500, r#"{"error":"x"}"#, "the response status is 500 Internal Server Error"),
@@ -512,6 +511,8 @@ mod tests {
             let (result, ..) = send(&grant, None, (status, response)).await;
             assert_eq!(result, Err(OAuthError::Unavailable(format!("{TOKEN_URL}: {error}"))));
         }
+        let (result, ..) = send(&grant, None, (201, TOKEN.1)).await;
+        assert!(result.is_ok(), "{result:?}");
         for (response, error) in [
             (r#"{"error":"invalid_client"}"#, "invalid_client"),
             (

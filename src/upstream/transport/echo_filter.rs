@@ -3,23 +3,25 @@
 //! Invariants: a token is hidden however the body is divided, and the length of the body stays.
 //! Bytes are held back only while they may be the beginning of a token.
 
-use std::sync::Arc;
-
 use bytes::{Bytes, BytesMut};
 use memchr::{memchr, memchr_iter};
+use tokio::sync::watch;
 
-use crate::oauth::TokenFinder;
+use crate::oauth::TokenFinders;
 
 /// Filter of one body.
 pub(crate) struct EchoFilter {
-    finder: Arc<TokenFinder>,
+    /// Last tokens of the account: a body may outlive the token with which it was requested.
+    current: watch::Receiver<TokenFinders>,
+    finders: TokenFinders,
     held: Bytes,
 }
 
 impl EchoFilter {
-    /// Creates the filter for the response to a request that had this token.
-    pub(crate) fn new(finder: Arc<TokenFinder>) -> Self {
-        Self { finder, held: Bytes::new() }
+    /// Creates the filter for a response to an account with these tokens.
+    pub(crate) fn new(mut current: watch::Receiver<TokenFinders>) -> Self {
+        let finders = current.borrow_and_update().clone();
+        Self { current, finders, held: Bytes::new() }
     }
 
     /// Takes the next piece, and returns what can be passed on; it may be empty.
@@ -28,15 +30,26 @@ impl EchoFilter {
             true => piece,
             false => [&*std::mem::take(&mut self.held), &*piece].concat().into(),
         };
-        let token = self.finder.needle();
-        if self.finder.find(&piece).is_some() {
-            let mut hidden = BytesMut::from(&*piece);
-            while let Some(at) = self.finder.find(&hidden) {
-                hidden[at..at + token.len()].fill(b'*');
-            }
-            piece = hidden.freeze();
+        if self.current.has_changed().unwrap_or_default() {
+            self.finders = self.current.borrow_and_update().clone();
         }
-        self.held = piece.split_off(piece.len() - beginning_at_end(&piece, token));
+        let mut held = 0;
+        for finder in &*self.finders {
+            let token = finder.needle();
+            if let Some(first) = finder.find(&piece) {
+                let mut hidden = BytesMut::from(&*piece);
+                let mut next = Some(first);
+                // A token may consist of asterisks, so the search never goes back.
+                while let Some(at) = next {
+                    let end = at + token.len();
+                    hidden[at..end].fill(b'*');
+                    next = finder.find(&hidden[end..]).map(|found| end + found);
+                }
+                piece = hidden.freeze();
+            }
+            held = held.max(beginning_at_end(&piece, token));
+        }
+        self.held = piece.split_off(piece.len() - held);
         piece
     }
 
@@ -65,13 +78,13 @@ const MAX_BEGINNING: usize = 4 * 1024;
 
 #[cfg(test)]
 mod tests {
-    use memchr::memmem::Finder;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::oauth::token_finders;
 
     fn filter(token: &str) -> EchoFilter {
-        EchoFilter::new(Arc::new(Finder::new(token).into_owned()))
+        EchoFilter::new(watch::Sender::new(token_finders([token])).subscribe())
     }
 
     fn pass(token: &str, pieces: &[&str]) -> String {
@@ -98,6 +111,37 @@ mod tests {
         let bytes: Vec<String> = body.chars().map(String::from).collect();
         let bytes: Vec<&str> = bytes.iter().map(String::as_str).collect();
         assert_eq!(pass(token, &bytes), expected);
+    }
+
+    #[test]
+    fn a_token_of_asterisks_ends_no_search() {
+        let token = "*".repeat(16);
+        assert_eq!(pass(&token, &["a", &token, &token, "b"]), format!("a{token}{token}b"));
+        let token = format!("{}x", "*".repeat(15));
+        let shown = pass(&token, &[&format!("{token}xxx")]);
+        assert_eq!(shown, format!("{}xxx", "*".repeat(16)));
+    }
+
+    #[test]
+    fn a_token_is_hidden_in_the_forms_that_it_has_in_json() {
+        let token = "abcdefghijklmn/o+p==";
+        let forms = [token, r"abcdefghijklmn\/o+p==", r"abcdefghijklmn/o\u002Bp=="];
+        assert_eq!(
+            pass(token, &forms.map(|form| format!("{form},")).each_ref().map(String::as_str)),
+            forms.map(|form| "*".repeat(form.len()) + ",").concat()
+        );
+    }
+
+    #[test]
+    fn a_body_that_outlives_its_token_hides_the_next_one() {
+        let [first, second] = ["first-0123456789", "second-0123456789"];
+        let sender = watch::Sender::new(token_finders([first]));
+        let mut filter = EchoFilter::new(sender.subscribe());
+        let mut push = |text: &str| filter.push(Bytes::copy_from_slice(text.as_bytes()));
+        assert_eq!(push(&format!("{first}.")), format!("{}.", "*".repeat(first.len())));
+        sender.send_replace(token_finders([second, first]));
+        let stars = "*".repeat(first.len() + second.len());
+        assert_eq!(push(&format!("{second}{first}.")), format!("{stars}."));
     }
 
     #[test]

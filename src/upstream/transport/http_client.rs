@@ -238,16 +238,17 @@ impl HttpClient {
         let token = account.token().await.map_err(no_token)?;
         let response = self.pool.send(request(token.as_ref()), sent).await?;
         let Some(challenge) = token_challenge(&response) else {
-            let Some(token) = token else { return Ok(response) };
-            account.accept(&token);
-            return Ok(response.map(|body| body.hide(&token)));
+            if let Some(token) = token {
+                account.accept(&token);
+            }
+            return Ok(response.map(|body| body.hide_tokens(account)));
         };
         response.into_body().drain();
         sent.mark_unsent();
         let token = account.renew(token.as_ref(), challenge).await.map_err(no_token)?;
         let response = self.pool.send(request(Some(&token)), sent).await?;
         let Some(challenge) = token_challenge(&response) else {
-            return Ok(response.map(|body| body.hide(&token)));
+            return Ok(response.map(|body| body.hide_tokens(account)));
         };
         response.into_body().drain();
         sent.mark_unsent();

@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::fairness::Workload;
 use crate::http_connection::HttpConnection;
-use crate::oauth::AccessToken;
+use crate::oauth::Account;
 use crate::sync::Mutex;
 use crate::upstream::connect::{Connect, Destination, Egress};
 use crate::upstream::message::{SentFlag, TransportError};
@@ -279,9 +279,9 @@ pub(crate) struct PooledBody {
 }
 
 impl PooledBody {
-    /// Hides this access token, should the server repeat it.
-    pub(crate) fn hide(mut self, token: &AccessToken) -> Self {
-        self.echo_filter = token.finder().map(|finder| EchoFilter::new(Arc::clone(finder)));
+    /// Hides the access tokens of this account, should the server repeat them.
+    pub(crate) fn hide_tokens(mut self, account: &Account) -> Self {
+        self.echo_filter = Some(EchoFilter::new(account.token_finders()));
         self
     }
 
