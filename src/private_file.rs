@@ -4,7 +4,7 @@
 //! its first byte on; processes that start at the same moment use the same text; the text is never
 //! displayed.
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
@@ -41,8 +41,10 @@ pub fn create(path: &Path, line: &str) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let mut file = NamedTempFile::new_in(folder)?;
     writeln!(file, "{line}")?;
+    file.as_file().sync_all()?;
     file.persist_noclobber(path)?;
-    Ok(())
+    // What is sealed with it must not outlive it.
+    File::open(folder)?.sync_all()
 }
 
 /// Reads the text of a file that only its owner may read.

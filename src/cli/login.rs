@@ -128,14 +128,18 @@ pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
     let target = find(&config, name)?;
     // The user signs in only if the result can be kept.
     Vault::open(state).map_err(|error| vault_failure(state, &error))?;
-    let record = sign_in(name, target, state, &args).await;
-    let log = audit::open_for_command(&config)?;
-    let kept = match record {
+    drop(audit::open_for_command(&config)?);
+    let kept = match sign_in(name, target, state, &args).await {
         Ok(record) => keep(name, state, record).await,
         Err(failure) => Err(failure),
     };
+    let (log, unwritten) = match audit::open_for_command(&config) {
+        Ok(log) => (log, None),
+        Err(failure) => (None, Some(failure)),
+    };
     write_audit(log, SignInEvent::Login, name, kept.as_ref().err()).await;
-    print(&args.report, &SignInRow::new(name, Some(&kept?)))
+    print(&args.report, &SignInRow::new(name, Some(&kept?)))?;
+    unwritten.map_or(Ok(()), Err)
 }
 
 /// Signs a user in to an upstream.
@@ -167,9 +171,9 @@ async fn sign_in(
     let signed_in = sign_in.finish(&http, &response).await;
     if let (Err(OAuthError::Refused(_)), Some(_)) = (&signed_in, &earlier) {
         // What the upstream demands beyond may be the reason: the next sign-in goes without it.
-        let vault = Vault::open(state).map_err(|error| vault_failure(state, &error))?;
-        let lock = vault.lock(name).await.map_err(failure)?;
-        if let Ok(Some(mut record)) = vault.read(name) {
+        if let Some((vault, lock)) = Vault::open_locked(state, name).await.map_err(failure)?
+            && let Ok(Some(mut record)) = vault.read(name)
+        {
             record.forget_demands();
             vault.write(name, &record, &lock).map_err(failure)?;
         }
@@ -180,6 +184,7 @@ async fn sign_in(
 /// Keeps a sign-in in place of the earlier one.
 async fn keep(name: &str, state: &Path, record: SignInRecord) -> Result<SignInRecord, Failure> {
     let vault = Vault::open(state).map_err(|error| vault_failure(state, &error))?;
+    let _keys = vault.lock_keys().await.map_err(failure)?;
     let lock = vault.lock(name).await.map_err(failure)?;
     // The keys may have been changed before the lock was there.
     let vault = Vault::open(state).map_err(|error| vault_failure(state, &error))?;
@@ -210,11 +215,10 @@ pub(super) async fn logout(args: LogoutArgs) -> Result<(), Failure> {
     let state = state(&config)?;
     let target = find(&config, name);
     let not_signed_in = || Failure::Usage(format!("no user is signed in to `{name}`"));
-    let Some(vault) = Vault::open_existing(state).map_err(failure)? else {
+    let Some((vault, lock)) = Vault::open_locked(state, name).await.map_err(failure)? else {
         target?;
         return Err(not_signed_in());
     };
-    let lock = vault.lock(name).await.map_err(failure)?;
     // One that cannot be read is removed all the same.
     let record = vault.read(name).unwrap_or_default();
     let log = audit::open_for_command(&config)?;
@@ -249,8 +253,15 @@ fn list(config: &Config, state: &Path, json: bool) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for upstream in upstreams {
         let record = vault.as_ref().map(|vault| vault.read(upstream.name())).transpose();
-        let problem = record.as_ref().err().map(|error| sanitize_line(&error.to_string()));
+        let mut problem = record.as_ref().err().map(|error| sanitize_line(&error.to_string()));
         let record = record.unwrap_or_default().flatten();
+        if let (Some(record), UpstreamSource::Http { account: Some(account), .. }) =
+            (&record, &upstream.settings.source)
+            && !record.is_of(account)
+        {
+            let text = "the sign-in is for another url, issuer, client or resource: sign in again";
+            problem = Some(text.to_owned());
+        }
         rows.push(SignInRow { problem, ..SignInRow::new(upstream.name(), record.as_ref()) });
     }
     let write =

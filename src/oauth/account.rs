@@ -77,6 +77,8 @@ struct AccountState {
     /// Number of a token that the upstream has refused when it was new, and the time until which
     /// its refusals are not believed.
     rejected: Option<(u64, Instant)>,
+    /// Number of the last token that the upstream has refused.
+    refused: Option<u64>,
     failure: Option<RenewalFailure>,
     /// Time at which the sign-in in the vault is looked at again, and its version then.
     look: Option<Instant>,
@@ -119,6 +121,7 @@ impl Account {
             issuer: None,
             renewal: None,
             rejected: None,
+            refused: None,
             failure: None,
             look: None,
             version: None,
@@ -179,8 +182,10 @@ impl Account {
         {
             return Ok(token.clone());
         }
-        if challenge.demands_scope() {
-            self.step_up(&challenge).await?;
+        if challenge.demands_scope()
+            && let Some(token) = self.follow(refused, &challenge).await?
+        {
+            return Ok(token);
         }
         let renewal = {
             let mut state = self.state.lock();
@@ -190,12 +195,48 @@ impl Account {
                     if !challenge.demands_scope() {
                         state.challenge = Some(challenge);
                         state.discovered = None;
+                        state.refused = refused.map(|token| token.number);
                     }
                     self.renewal(&mut state)?
                 }
             }
         };
         renewal.await
+    }
+
+    /// Follows a demand for scopes: the next token has them. Returns one that another request with
+    /// the same demand has obtained meanwhile.
+    async fn follow(
+        &self,
+        refused: Option<&AccessToken>,
+        challenge: &BearerChallenge,
+    ) -> Result<Option<AccessToken>, OAuthError> {
+        // A renewal that runs may be without these scopes.
+        let running = self.state.lock().renewal.clone();
+        if let Some(running) = running {
+            let _ = running.await;
+        }
+        let demanded = self.step_up(challenge).await;
+        if self.settings.grant.is_of_user() || demanded.is_err() {
+            let state = self.state.lock();
+            let is_other = |it: &&AccessToken| refused.is_none_or(|old| old.number != it.number);
+            if let Some(token) = state.token.as_ref().filter(is_other) {
+                return Ok(Some(token.clone()));
+            }
+        }
+        if let Err(error) = &demanded {
+            self.publish(TokenOutcome::Failed(error.clone()));
+        }
+        demanded.map(|()| None)
+    }
+
+    /// Waits until the renewal of a user's sign-in has ended, if one runs: only then what it has
+    /// obtained is kept.
+    pub(crate) async fn renewal_ended(&self) {
+        let running = self.state.lock().renewal.clone();
+        if let Some(running) = running.filter(|_| self.settings.grant.is_of_user()) {
+            let _ = running.await;
+        }
     }
 
     /// Returns whether a token can be obtained before the upstream has been asked.
@@ -207,11 +248,14 @@ impl Account {
     /// returns the error for that request. For a while no other one is requested because of such
     /// refusals.
     pub async fn reject(&self, token: &AccessToken, challenge: &BearerChallenge) -> OAuthError {
-        if challenge.demands_scope() {
-            return self.step_up(challenge).await.err().unwrap_or_else(|| self.rejected());
-        }
-        self.state.lock().rejected = Some((token.number, Instant::now() + REJECTED_PAUSE));
-        self.rejected()
+        let error = if challenge.demands_scope() {
+            self.step_up(challenge).await.err().unwrap_or_else(|| self.rejected())
+        } else {
+            self.state.lock().rejected = Some((token.number, Instant::now() + REJECTED_PAUSE));
+            self.rejected()
+        };
+        self.publish(TokenOutcome::Failed(error.clone()));
+        error
     }
 
     fn rejected(&self) -> OAuthError {
@@ -259,7 +303,11 @@ impl Account {
     /// Returns why a user has to sign in before the upstream can be used, as a text for the
     /// operator.
     pub fn sign_in_needed(&self) -> Option<String> {
-        match &self.state.lock().failure {
+        let state = self.state.lock();
+        if state.token.as_ref().is_some_and(|token| state.is_good_for_now(token)) {
+            return None;
+        }
+        match &state.failure {
             Some(RenewalFailure {
                 error: OAuthError::SignInNeeded(text), is_over: false, ..
             }) => Some(text.clone()),
@@ -326,6 +374,8 @@ impl Account {
                 tracing::debug!(upstream = self.name, "access token issued");
                 state.issued = number;
                 state.failure = None;
+                // The sign-in may have changed since: it is compared again.
+                state.version = version;
                 self.has_failed.store(false, Ordering::Relaxed);
                 state.backoff.reset();
                 let last = state.last.replace(token.authorization());
@@ -444,6 +494,13 @@ impl Account {
 }
 
 impl AccountState {
+    /// Returns whether a token is still accepted, although it was to be renewed.
+    fn is_good_for_now(&self, token: &AccessToken) -> bool {
+        let now = Instant::now();
+        let is_due = token.times.is_some_and(|(renew, expires)| renew <= now && now < expires);
+        is_due && self.refused != Some(token.number)
+    }
+
     fn is_rejected(&self, token: &AccessToken) -> bool {
         let is_it = |(number, until)| number == token.number && until > Instant::now();
         self.rejected.is_some_and(is_it)
@@ -727,6 +784,43 @@ pub(super) mod tests {
         let renewal = account.state.lock().renewal.clone().expect("it runs");
         renewal.await.expect("renewed");
         assert_eq!(requested().as_deref(), Some("a b c"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_with_the_same_demand_share_a_token_and_none_joins_a_renewal_without_it() {
+        let (account, script) = account();
+        let demand = BearerChallenge {
+            scope: Some("c".into()),
+            error: Some("insufficient_scope".into()),
+            ..BearerChallenge::default()
+        };
+        issue(&script, "first", 100);
+        let first = account.token().await.expect("issued").expect("a token");
+        tokio::time::advance(Duration::from_secs(85)).await;
+        script.requests();
+        issue(&script, "second", 100);
+        account.token().await.expect("still valid");
+        let (one, other) = tokio::join!(
+            account.renew(Some(&first), demand.clone()),
+            account.renew(Some(&first), demand.clone())
+        );
+        let [one, other] = [one, other].map(|renewed| renewed.expect("issued").number);
+        assert_eq!((one, other), (3, 3));
+        let requests = script.take_requests();
+        let scopes: Vec<_> = requests
+            .iter()
+            .map(|request| String::from_utf8_lossy(request.body()).contains("scope=c"))
+            .collect();
+        assert_eq!(scopes, [false, true]);
+        // What cannot be followed is recorded once.
+        let third = account.token().await.expect("there").expect("a token");
+        let mut outcomes = account.outcomes();
+        for is_new in [true, false] {
+            account.reject(&third, &demand).await;
+            assert_eq!(outcomes.has_changed().expect("open"), is_new);
+            outcomes.mark_unchanged();
+        }
+        assert!(matches!(*outcomes.borrow(), TokenOutcome::Failed(OAuthError::Refused(_))));
     }
 
     #[tokio::test(start_paused = true)]

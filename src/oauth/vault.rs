@@ -86,7 +86,7 @@ impl SignInRecord {
 
     /// Returns whether this sign-in may be used with these settings: it is for the configured
     /// upstream, resource, issuer and client.
-    pub(super) fn is_of(&self, settings: &Settings) -> bool {
+    pub fn is_of(&self, settings: &Settings) -> bool {
         let client = match &settings.grant {
             Grant::AuthorizationCode { client } => client.as_ref(),
             Grant::ClientCredentials(_) | Grant::JwtBearer { .. } => return false,
@@ -176,7 +176,8 @@ impl Vault {
             io::Error::other(text)
         };
         // What root writes there, the owner of the state could not read.
-        if fs::metadata(state).is_ok_and(|state| is_of_another(state.uid(), user)) {
+        let existing = state.ancestors().find_map(|folder| fs::metadata(folder).ok());
+        if existing.is_some_and(|folder| is_of_another(folder.uid(), user)) {
             return Err(foreign());
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -200,8 +201,7 @@ impl Vault {
     pub async fn rekey(state: &Path) -> Result<usize, OAuthError> {
         let folder = Self::folder(state);
         let failed = |error: &dyn std::fmt::Display| unusable(&folder, error);
-        // No upstream has this name.
-        let lock = Self::open(state).map_err(|error| failed(&error))?.lock("").await?;
+        let lock = Self::open(state).map_err(|error| failed(&error))?.lock_keys().await?;
         let keys = SealingKeys::path(&folder);
         let former = private_file::read(&keys, MAX_KEYS_BYTES).map_err(|error| failed(&error))?;
         // All must open before anything changes.
@@ -209,9 +209,16 @@ impl Vault {
         for name in vault.names().map_err(|error| failed(&error))? {
             vault.read_file(&name)?;
         }
-        let new = random_token();
-        let both = Zeroizing::new(format!("{}\n{}", &*new, former.trim_end()));
-        replace_file(&keys, &both).map_err(|error| failed(&error))?;
+        let new = match former.split_once('\n') {
+            // A change of keys was interrupted, and is finished now.
+            Some((first, rest)) if !rest.trim().is_empty() => first.to_owned().into(),
+            _ => {
+                let new = random_token();
+                let both = Zeroizing::new(format!("{}\n{}", &*new, former.trim_end()));
+                replace_file(&keys, &both).map_err(|error| failed(&error))?;
+                new
+            }
+        };
         let vault = Self::open(state).map_err(|error| failed(&error))?;
         let mut count = 0;
         for name in vault.names().map_err(|error| failed(&error))? {
@@ -255,6 +262,32 @@ impl Vault {
     /// Returns the folder of the vault in the state folder.
     fn folder(state: &Path) -> PathBuf {
         state.join("sign-in")
+    }
+
+    /// Opens the vault with the lock of an upstream's record, as [`Vault::lock`] does; `None` if
+    /// there was no sign-in yet.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Vault::open`] and [`Vault::lock`].
+    pub async fn open_locked(
+        state: &Path,
+        upstream: &str,
+    ) -> Result<Option<(Self, RecordLock)>, OAuthError> {
+        let Some(vault) = Self::open_existing(state)? else { return Ok(None) };
+        let lock = vault.lock(upstream).await?;
+        // The keys may have been changed before the lock was there.
+        Ok(Self::open_existing(state)?.map(|vault| (vault, lock)))
+    }
+
+    /// Waits for the lock of all keys, which [`Vault::rekey`] has: no record is made meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Vault::lock`].
+    pub async fn lock_keys(&self) -> Result<RecordLock, OAuthError> {
+        // No upstream has this name.
+        self.lock("").await
     }
 
     /// Waits for the lock of an upstream's record, for a bounded time.
@@ -339,15 +372,27 @@ impl Vault {
 
     fn write_file(&self, name: &str, record: &SignInRecord) -> Result<(), OAuthError> {
         let path = self.folder.join(name);
-        let write = || {
-            let content = Zeroizing::new(serde_json::to_vec(record)?);
-            let sealed = self.sealer.seal(name, &content);
-            if sealed.len() as u64 >= MAX_RECORD_BYTES {
-                return Err(io::Error::other("it is larger than 128 KiB"));
-            }
-            replace_file(&path, &sealed)
-        };
+        let write = || replace_file(&path, &self.seal(name, record)?);
         write().map_err(|error| unusable(&path, &error))
+    }
+
+    fn seal(&self, name: &str, record: &SignInRecord) -> io::Result<String> {
+        let content = Zeroizing::new(serde_json::to_vec(record)?);
+        let sealed = self.sealer.seal(name, &content);
+        if sealed.len() as u64 >= MAX_RECORD_BYTES {
+            return Err(io::Error::other("it is larger than 128 KiB"));
+        }
+        Ok(sealed)
+    }
+
+    /// Checks that a record of this size can be written now, and changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, because the disk is full for example.
+    pub(super) fn check_space(&self, record: &SignInRecord) -> Result<(), OAuthError> {
+        let check = || write_aside(&self.folder, &self.seal("", record)?).map(drop);
+        check().map_err(|error| unusable(&self.folder, &error))
     }
 
     /// Removes the record of an upstream, whose lock the caller has. Returns whether there was one.
@@ -379,14 +424,19 @@ fn name(upstream: &str) -> String {
 /// Replaces the contents of a file, which are on disk then.
 fn replace_file(path: &Path, line: &str) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    let mut file = NamedTempFile::new_in(folder)?;
-    writeln!(file, "{line}")?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
+    write_aside(folder, line)?.persist(path)?;
     // The new name is on disk, too, once the folder is.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder, flags, Mode::empty())?;
     Ok(rustix::fs::fsync(folder)?)
+}
+
+/// Writes a file that has no name to last, and which is removed when it is dropped.
+fn write_aside(folder: &Path, line: &str) -> io::Result<NamedTempFile> {
+    let mut file = NamedTempFile::new_in(folder)?;
+    writeln!(file, "{line}")?;
+    file.as_file().sync_all()?;
+    Ok(file)
 }
 
 fn unusable(path: &Path, error: &dyn std::fmt::Display) -> OAuthError {
@@ -519,6 +569,52 @@ pub(super) mod tests {
         assert_eq!(fs::read_to_string(&keys).expect("keys"), new);
         let again = Vault::open(state.path()).expect("a vault");
         assert_eq!(again.read("wiki"), Ok(Some(record())));
+    }
+
+    #[tokio::test]
+    async fn room_for_a_record_is_checked_without_a_change() {
+        let state = tempfile::tempdir().expect("a folder");
+        let vault = Vault::open(state.path()).expect("a vault");
+        let files = || fs::read_dir(&vault.folder).expect("a folder").count();
+        let before = files();
+        assert_eq!(vault.check_space(&record()), Ok(()));
+        assert_eq!(files(), before);
+        fs::remove_dir_all(&vault.folder).expect("removed");
+        let refused = vault.check_space(&record());
+        assert!(matches!(refused, Err(OAuthError::Unavailable(_))), "{refused:?}");
+    }
+
+    #[tokio::test]
+    async fn a_change_of_keys_that_was_interrupted_is_finished_by_the_next_one() {
+        let state = tempfile::tempdir().expect("a folder");
+        let vault = Vault::open(state.path()).expect("a vault");
+        let lock = vault.lock("hub").await.expect("locked");
+        vault.write("hub", &record(), &lock).expect("written");
+        let keys = SealingKeys::path(&vault.folder);
+        let former = fs::read_to_string(&keys).expect("keys");
+        let new = random_token();
+        replace_file(&keys, &format!("{new}\n{}", former.trim_end())).expect("written");
+        drop(lock);
+        assert_eq!(Vault::rekey(state.path()).await, Ok(1));
+        assert_eq!(fs::read_to_string(&keys).expect("keys"), format!("{new}\n"));
+        let again = Vault::open(state.path()).expect("a vault");
+        assert_eq!(again.read("hub"), Ok(Some(record())));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_is_sealed_with_the_keys_that_there_are_when_it_is_locked() {
+        let state = tempfile::tempdir().expect("a folder");
+        let vault = Vault::open(state.path()).expect("a vault");
+        let lock = vault.lock("hub").await.expect("locked");
+        vault.write("hub", &record(), &lock).expect("written");
+        let mut opened = std::pin::pin!(Vault::open_locked(state.path(), "hub"));
+        assert!(futures::poll!(&mut opened).is_pending());
+        let mut rekeyed = std::pin::pin!(Vault::rekey(state.path()));
+        assert!(futures::poll!(&mut rekeyed).is_pending());
+        drop(lock);
+        assert_eq!(rekeyed.await, Ok(1));
+        let (vault, _lock) = opened.await.expect("locked").expect("a vault");
+        assert_eq!(vault.read("hub"), Ok(Some(record())));
     }
 
     #[tokio::test]

@@ -24,7 +24,11 @@ impl Account {
             let mut state = self.state.lock();
             self.look(&mut state, Instant::now());
             let is_new = match &state.failure {
-                Some(RenewalFailure { error: OAuthError::Unavailable(_), .. }) | None => false,
+                Some(
+                    RenewalFailure { error: OAuthError::Unavailable(_), .. }
+                    | RenewalFailure { is_over: true, .. },
+                )
+                | None => false,
                 Some(failure) => failure.version != state.version && state.version.is_some(),
             };
             if is_new {
@@ -63,9 +67,9 @@ impl Account {
     /// Returns the user's sign-in, and locks it.
     pub(super) async fn sign_in(&self) -> Result<(Vault, RecordLock, SignInRecord), OAuthError> {
         let name = &*self.name;
-        let vault = self.settings.state.as_deref().map(Vault::open_existing);
-        let vault = vault.transpose()?.flatten().ok_or_else(|| self.no_sign_in())?;
-        let lock = vault.lock(name).await?;
+        let state = self.settings.state.as_deref().ok_or_else(|| self.no_sign_in())?;
+        let opened = Vault::open_locked(state, name).await?;
+        let (vault, lock) = opened.ok_or_else(|| self.no_sign_in())?;
         let record = vault.read(name)?.filter(|record| record.is_of(&self.settings));
         Ok((vault, lock, record.ok_or_else(|| self.no_sign_in())?))
     }
@@ -98,6 +102,10 @@ impl Account {
         if self.is_new(&record)? && record.is_fresh() {
             let (lifetime, token) = (record.rest(), record.access_token);
             return Ok(IssuedToken { token, refresh_token: None, lifetime });
+        }
+        if record.refresh_token.is_some() {
+            // Nothing is requested that could not be kept, because the disk is full for example.
+            vault.check_space(&record)?;
         }
         let refresh_token = record.refresh_token.take().ok_or_else(|| self.no_sign_in())?;
         let registered = match configured {
@@ -151,6 +159,8 @@ pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use futures::FutureExt;
 
     use super::*;
     use crate::oauth::account::stopping;
@@ -462,6 +472,44 @@ mod tests {
         account.accept(&first);
         assert_eq!(account.sign_in_needed(), None);
         assert!(script.requests().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_cannot_be_renewed_is_good_until_it_expires_or_is_refused() {
+        let expires = Some(unix_time().as_secs() + 1_000);
+        let lasting = SignInRecord { refresh_token: None, expires, ..record() };
+        for is_refused in [false, true] {
+            let state = tempfile::tempdir().expect("a folder");
+            keep(&state, &lasting).await;
+            let (account, script) = of_user(&state);
+            token(&account).await.expect("there");
+            tokio::time::advance(Duration::from_secs(850)).await;
+            let due = account.token().await.expect("there").expect("a token");
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            assert!(matches!(*account.outcomes().borrow(), crate::oauth::TokenOutcome::Failed(_)));
+            assert_eq!(account.sign_in_needed(), None);
+            if is_refused {
+                assert!(matches!(renew(&account, &due).await, Err(OAuthError::SignInNeeded(_))));
+            } else {
+                tokio::time::advance(Duration::from_secs(200)).await;
+                assert!(matches!(token(&account).await, Err(OAuthError::SignInNeeded(_))));
+            }
+            assert!(account.sign_in_needed().is_some());
+            assert!(script.requests().is_empty());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_can_be_waited_for() {
+        let state = tempfile::tempdir().expect("a folder");
+        let vault = keep(&state, &record()).await;
+        let (account, script) = of_user(&state);
+        account.renewal_ended().await;
+        issue(&script, "second", 1_000);
+        assert!(account.token().now_or_never().is_none(), "its caller has gone");
+        account.renewal_ended().await;
+        let kept = vault.read("hub").expect("readable").expect("a record");
+        assert_eq!(kept.access_token.expose(), "second");
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,6 +11,7 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::Full;
 use hyper::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT,
+    WWW_AUTHENTICATE,
 };
 use hyper::http::response::Parts as Head;
 use hyper::http::uri::PathAndQuery;
@@ -237,7 +238,7 @@ impl HttpClient {
         };
         let token = account.token().await.map_err(no_token)?;
         let response = self.pool.send(request(token.as_ref()), sent).await?;
-        let Some(challenge) = token_challenge(&response) else {
+        let Some(challenge) = token_challenge(&response, account) else {
             if let Some(token) = token {
                 account.accept(&token);
             }
@@ -247,7 +248,7 @@ impl HttpClient {
         sent.mark_unsent();
         let token = account.renew(token.as_ref(), challenge).await.map_err(no_token)?;
         let response = self.pool.send(request(Some(&token)), sent).await?;
-        let Some(challenge) = token_challenge(&response) else {
+        let Some(challenge) = token_challenge(&response, account) else {
             return Ok(response.map(|body| body.hide_tokens(account)));
         };
         response.into_body().drain();
@@ -258,8 +259,13 @@ impl HttpClient {
 
 /// Returns the challenge of a server that wants another access token: one that it accepts, or one
 /// with more scopes (RFC 6750, 3.1).
-fn token_challenge(response: &Response<PooledBody>) -> Option<BearerChallenge> {
-    let challenge = BearerChallenge::find(response.headers());
+fn token_challenge(response: &Response<PooledBody>, account: &Account) -> Option<BearerChallenge> {
+    let finders = account.token_finders();
+    let mut texts = response.headers().get_all(WWW_AUTHENTICATE).iter();
+    // One that repeats a token is not read: its contents are shown to the operator.
+    let has_token = texts
+        .any(|text| finders.borrow().iter().any(|finder| finder.find(text.as_bytes()).is_some()));
+    let challenge = BearerChallenge::find(response.headers()).filter(|_| !has_token);
     match response.status() {
         StatusCode::UNAUTHORIZED => Some(challenge.unwrap_or_default()),
         StatusCode::FORBIDDEN => challenge.filter(BearerChallenge::demands_scope),
