@@ -4,11 +4,12 @@
 //! its first byte on; processes that start at the same moment use the same text; the text is never
 //! displayed.
 
-use std::fs::{DirBuilder, File};
+use std::fs::DirBuilder;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 
+use rustix::fs::{Mode, OFlags};
 use tempfile::NamedTempFile;
 use zeroize::Zeroizing;
 
@@ -44,7 +45,14 @@ pub fn create(path: &Path, line: &str) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist_noclobber(path)?;
     // What is sealed with it must not outlive it.
-    File::open(folder)?.sync_all()
+    sync_folder(folder)
+}
+
+/// Waits until the names of files in a folder are on disk.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+    Ok(rustix::fs::fsync(folder)?)
 }
 
 /// Reads the text of a file that only its owner may read.

@@ -6,6 +6,7 @@
 //! whatever happens to its renewal.
 
 mod kept_sign_in;
+mod scope_demand;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,14 +25,12 @@ use super::challenge::BearerChallenge;
 use super::discovery::{Discovered, changed, discover};
 use super::step_up::StepUp;
 use super::token_request::{IssuedToken, TokenGrant, TokenRequest};
-use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
+use super::url_rules::OAuthClient;
 use super::vault::{RecordVersion, SignInRecord};
 use super::{Grant, OAuthError, OAuthHttp, Settings};
 use crate::backoff::Backoff;
-use crate::quote::quote;
 use crate::secret::Secret;
 use crate::sync::Mutex;
-use crate::timestamp::unix_time;
 use kept_sign_in::LOOK_INTERVAL;
 
 /// Account at one upstream, which all requests to it use.
@@ -204,32 +203,6 @@ impl Account {
         renewal.await
     }
 
-    /// Follows a demand for scopes: the next token has them. Returns one that another request with
-    /// the same demand has obtained meanwhile.
-    async fn follow(
-        &self,
-        refused: Option<&AccessToken>,
-        challenge: &BearerChallenge,
-    ) -> Result<Option<AccessToken>, OAuthError> {
-        // A renewal that runs may be without these scopes.
-        let running = self.state.lock().renewal.clone();
-        if let Some(running) = running {
-            let _ = running.await;
-        }
-        let demanded = self.step_up(challenge).await;
-        if self.settings.grant.is_of_user() || demanded.is_err() {
-            let state = self.state.lock();
-            let is_other = |it: &&AccessToken| refused.is_none_or(|old| old.number != it.number);
-            if let Some(token) = state.token.as_ref().filter(is_other) {
-                return Ok(Some(token.clone()));
-            }
-        }
-        if let Err(error) = &demanded {
-            self.publish(TokenOutcome::Failed(error.clone()));
-        }
-        demanded.map(|()| None)
-    }
-
     /// Waits until the renewal of a user's sign-in has ended, if one runs: only then what it has
     /// obtained is kept.
     pub(crate) async fn renewal_ended(&self) {
@@ -269,35 +242,6 @@ impl Account {
             }
             false => OAuthError::Refused(text.into()),
         }
-    }
-
-    /// Follows the upstream's demand for scopes: the next token has them.
-    ///
-    /// # Errors
-    ///
-    /// The demand cannot be followed, or the user has to sign in again for that.
-    async fn step_up(&self, challenge: &BearerChallenge) -> Result<(), OAuthError> {
-        let demanded = challenge.scope.as_deref().unwrap_or_default();
-        let (name, settings, now) = (&*self.name, &self.settings, unix_time());
-        if !self.settings.grant.is_of_user() {
-            let mut state = self.state.lock();
-            let AccountState { scope, step_up, .. } = &mut *state;
-            return step_up.demand(demanded, scope.as_deref(), settings, now);
-        }
-        let (vault, lock, mut record) = self.sign_in().await?;
-        if self.is_new(&record)? {
-            return Ok(());
-        }
-        let before = record.step_up.clone();
-        record.step_up.demand(demanded, record.scope.as_deref(), settings, now)?;
-        let demanded = quote(demanded, MAX_SHOWN_CHARS);
-        if record.step_up != before {
-            vault.write(name, &record, &lock)?;
-            tracing::warn!(upstream = name, scope = demanded, "more scopes demanded");
-        }
-        let text =
-            format!("the upstream demands {demanded}: sign in again with `weir login {name}`");
-        Err(OAuthError::SignInNeeded(text))
     }
 
     /// Returns why a user has to sign in before the upstream can be used, as a text for the

@@ -12,7 +12,6 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
 use rustix::process::geteuid;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tempfile::NamedTempFile;
@@ -426,9 +425,7 @@ fn replace_file(path: &Path, line: &str) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     write_aside(folder, line)?.persist(path)?;
     // The new name is on disk, too, once the folder is.
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
-    Ok(rustix::fs::fsync(folder)?)
+    private_file::sync_folder(folder)
 }
 
 /// Writes a file that has no name to last, and which is removed when it is dropped.
