@@ -34,6 +34,8 @@ mod securing;
 mod serving;
 #[path = "cli/signals.rs"]
 mod signals;
+#[path = "cli/signing_in.rs"]
+mod signing_in;
 #[path = "cli/sleeping.rs"]
 mod sleeping;
 #[path = "cli/special_files.rs"]

@@ -126,20 +126,15 @@ pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
         return list(&config, state, args.report.json);
     };
     let target = find(&config, name)?;
-    // The user signs in only if the result can be kept.
+    // The user signs in only if the result can be kept and recorded.
     Vault::open(state).map_err(|error| vault_failure(state, &error))?;
-    drop(audit::open_for_command(&config)?);
+    let log = audit::open_for_command(&config)?;
     let kept = match sign_in(name, target, state, &args).await {
         Ok(record) => keep(name, state, record).await,
         Err(failure) => Err(failure),
     };
-    let (log, unwritten) = match audit::open_for_command(&config) {
-        Ok(log) => (log, None),
-        Err(failure) => (None, Some(failure)),
-    };
     write_audit(log, SignInEvent::Login, name, kept.as_ref().err()).await;
-    print(&args.report, &SignInRow::new(name, Some(&kept?)))?;
-    unwritten.map_or(Ok(()), Err)
+    print(&args.report, &SignInRow::new(name, Some(&kept?)))
 }
 
 /// Signs a user in to an upstream.

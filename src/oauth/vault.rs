@@ -520,6 +520,17 @@ pub(super) mod tests {
         assert_eq!(again.read("hub"), Ok(None));
     }
 
+    #[test]
+    fn what_is_debugged_shows_no_secret() {
+        let (token, lifetime) = ("hunter4".into(), None);
+        let issued = IssuedToken { token, refresh_token: Some("hunter5".into()), lifetime };
+        let access = crate::oauth::AccessToken::new(&issued, 1).expect("valid");
+        let settings = crate::oauth::testing::settings();
+        let client = SignInRecord { client_secret: Some("hunter6".into()), ..record() };
+        let shown = format!("{client:?} {issued:?} {access:?} {settings:?} {:?}", client.client());
+        assert!(!shown.contains("hunter"), "{shown}");
+    }
+
     #[tokio::test]
     async fn a_record_of_another_upstream_or_of_other_keys_does_not_open() {
         let state = tempfile::tempdir().expect("a folder");

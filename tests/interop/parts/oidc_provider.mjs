@@ -6,10 +6,11 @@
 // programs `signer-ES256`, `signer-EdDSA` and `signer-RS256` with keys, which are written to `ALGORITHM.pem` in
 // ROBOT_KEYS. Tokens of programs live ROBOT_SECONDS, those of users USER_SECONDS. Refresh tokens are used once: a
 // second use ends all tokens of the sign-in. Each secret of a request for a token, of a registration and of their
-// responses becomes a line of the file SECRETS.
+// responses becomes a line of the file SECRETS, and the status of each response to a refresh token one of REFRESHES.
+// While there is a file REFRESHES.hold these responses are lost.
 
 import { generateKeyPairSync } from 'node:crypto';
-import { appendFileSync, writeFileSync } from 'node:fs';
+import { appendFileSync, existsSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
@@ -108,6 +109,13 @@ provider.use(async (context, next) => {
     if (!process.env.SECRETS || !['/reg', '/token'].includes(context.path)) return;
     const found = [context.oidc?.body, context.body].flatMap(of => SECRET_NAMES.map(name => of?.[name]));
     appendFileSync(process.env.SECRETS, found.filter(Boolean).map(secret => `${secret}\n`).join(''));
+});
+provider.use(async (context, next) => {
+    await next();
+    const { REFRESHES } = process.env;
+    if (!REFRESHES || context.path !== '/token' || context.oidc?.body?.grant_type !== 'refresh_token') return;
+    appendFileSync(REFRESHES, `${context.status}\n`);
+    if (existsSync(`${REFRESHES}.hold`)) await new Promise(() => {});
 });
 
 // Actions of a user on the provider's pages.
