@@ -299,18 +299,25 @@ fn http(
     if let Some(variable) = text(entry, "bearer_token_env_var") {
         headers.push(("Authorization".to_owned(), HeaderSource::Bearer(variable)));
     }
-    ServerTransport::Http { url, is_sse, headers, account: account(entry) }
+    ServerTransport::Http { url, is_sse, headers, account: account(entry, not_imported) }
 }
 
 /// Reads the keys with which clients describe a sign-in.
-fn account(entry: &DocumentValue) -> Option<ClientAccount> {
-    let table = ["oauth", "auth"].iter().find_map(|key| entry.get(key));
+fn account(entry: &DocumentValue, not_imported: &mut Vec<String>) -> Option<ClientAccount> {
+    let found = ["oauth", "auth"].iter().find_map(|key| Some((key, entry.get(key)?)));
+    let table = found.map(|(_, table)| table);
     let is_off = |table: &DocumentValue| {
         matches!(table, DocumentValue::Bool(false) | DocumentValue::Null)
             || table.get("enabled") == Some(&DocumentValue::Bool(false))
     };
     if table.is_some_and(is_off) {
         return None;
+    }
+    for (key, _) in table.map(DocumentValue::members).unwrap_or_default() {
+        if let Some((table, _)) = found.filter(|_| !ACCOUNT_KEYS.contains(&key.as_str())) {
+            let why = "Weir asks the server, or has a key of another name under auth";
+            not_imported.push(format!("`{table}.{key}` is not imported: {why}"));
+        }
     }
     let find = |keys: [&str; 3]| keys.iter().find_map(|key| text(table?, key));
     let scopes = table.and_then(|table| table.get("scopes")).or_else(|| entry.get("scopes"));
@@ -380,6 +387,20 @@ const SECTION_KEYS: [&[&str]; 5] =
 const URL_KEYS: [&str; 3] = ["httpUrl", "serverUrl", "url"];
 const ALLOW_KEYS: [&str; 3] = ["includeTools", "enabled_tools", "enabledTools"];
 const DENY_KEYS: [&str; 3] = ["excludeTools", "disabled_tools", "disabledTools"];
+
+/// Keys of a sign-in that are read.
+const ACCOUNT_KEYS: [&str; 10] = [
+    "clientId",
+    "client_id",
+    "CLIENT_ID",
+    "clientSecret",
+    "client_secret",
+    "CLIENT_SECRET",
+    "scope",
+    "scopes",
+    "callbackPort",
+    "enabled",
+];
 
 /// Use of a key in an entry.
 enum KeyUse {

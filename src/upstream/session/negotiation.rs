@@ -174,6 +174,11 @@ async fn send_opening(
                     NegotiationError::NotStreamable(text),
                     Transport::Stdio(_) | Transport::Sse(_),
                 ) => NegotiationError::Refused(text),
+                // With an account this response would not come here.
+                (NegotiationError::Refused(text), _) if status == StatusCode::UNAUTHORIZED => {
+                    let hint = "set its auth, for example auth = { type = \"oauth\" }";
+                    NegotiationError::Refused(format!("{text}: {hint}"))
+                }
                 (error, _) => error,
             });
         }

@@ -298,6 +298,8 @@ async fn an_outage_or_missing_credentials_decide_nothing() {
         world.post().await.refuse(status, -32000);
         let reason = world.down().await;
         assert!(reason.contains(&status.to_string()), "{reason}");
+        let hint = "set its auth, for example auth = { type = \"oauth\" }";
+        assert_eq!(reason.ends_with(hint), status == 401, "{reason}");
         // The next attempt begins with the first request again, and both results are still
         // possible.
         world.open_http(Era::Modern).await;
