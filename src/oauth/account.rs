@@ -176,10 +176,8 @@ impl Account {
         refused: Option<&AccessToken>,
         challenge: BearerChallenge,
     ) -> Result<AccessToken, OAuthError> {
-        if let Some(token) = &self.state.lock().token
-            && refused.is_none_or(|it| it.number != token.number)
-        {
-            return Ok(token.clone());
+        if let Some(token) = self.state.lock().token_other_than(refused) {
+            return Ok(token);
         }
         if challenge.demands_scope()
             && let Some(token) = self.follow(refused, &challenge).await?
@@ -438,6 +436,12 @@ impl Account {
 }
 
 impl AccountState {
+    /// Returns the token, if it is not the one that was refused.
+    fn token_other_than(&self, refused: Option<&AccessToken>) -> Option<AccessToken> {
+        let is_other = |token: &&AccessToken| refused.is_none_or(|it| it.number != token.number);
+        self.token.as_ref().filter(is_other).cloned()
+    }
+
     /// Returns whether a token is still accepted, although it was to be renewed.
     fn is_good_for_now(&self, token: &AccessToken) -> bool {
         let now = Instant::now();

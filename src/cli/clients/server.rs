@@ -313,10 +313,11 @@ fn account(entry: &DocumentValue, not_imported: &mut Vec<String>) -> Option<Clie
     if table.is_some_and(is_off) {
         return None;
     }
-    for (key, _) in table.map(DocumentValue::members).unwrap_or_default() {
-        if let Some((table, _)) = found.filter(|_| !ACCOUNT_KEYS.contains(&key.as_str())) {
+    if let Some((name, table)) = found {
+        let is_read = |key: &str| ACCOUNT_KEYS.iter().any(|keys| keys.contains(&key));
+        for (key, _) in table.members().iter().filter(|(key, _)| !is_read(key)) {
             let why = "Weir asks the server, or has a key of another name under auth";
-            not_imported.push(format!("`{table}.{key}` is not imported: {why}"));
+            not_imported.push(format!("`{name}.{key}` is not imported: {why}"));
         }
     }
     let find = |keys: [&str; 3]| keys.iter().find_map(|key| text(table?, key));
@@ -329,8 +330,8 @@ fn account(entry: &DocumentValue, not_imported: &mut Vec<String>) -> Option<Clie
         return None;
     }
     Some(ClientAccount {
-        client_id: find(["clientId", "client_id", "CLIENT_ID"]),
-        client_secret: find(["clientSecret", "client_secret", "CLIENT_SECRET"]),
+        client_id: find(CLIENT_ID_KEYS),
+        client_secret: find(CLIENT_SECRET_KEYS),
         scopes: list.chain(line.split_whitespace().map(str::to_owned)).collect(),
         resource,
         port: table.and_then(|table| table.get("callbackPort")).and_then(DocumentValue::text),
@@ -389,18 +390,10 @@ const ALLOW_KEYS: [&str; 3] = ["includeTools", "enabled_tools", "enabledTools"];
 const DENY_KEYS: [&str; 3] = ["excludeTools", "disabled_tools", "disabledTools"];
 
 /// Keys of a sign-in that are read.
-const ACCOUNT_KEYS: [&str; 10] = [
-    "clientId",
-    "client_id",
-    "CLIENT_ID",
-    "clientSecret",
-    "client_secret",
-    "CLIENT_SECRET",
-    "scope",
-    "scopes",
-    "callbackPort",
-    "enabled",
-];
+const ACCOUNT_KEYS: [&[&str]; 3] =
+    [&CLIENT_ID_KEYS, &CLIENT_SECRET_KEYS, &["scope", "scopes", "callbackPort", "enabled"]];
+const CLIENT_ID_KEYS: [&str; 3] = ["clientId", "client_id", "CLIENT_ID"];
+const CLIENT_SECRET_KEYS: [&str; 3] = ["clientSecret", "client_secret", "CLIENT_SECRET"];
 
 /// Use of a key in an entry.
 enum KeyUse {

@@ -23,10 +23,9 @@ impl Account {
         }
         let demanded = self.step_up(challenge).await;
         if self.settings.grant.is_of_user() || demanded.is_err() {
-            let state = self.state.lock();
-            let is_other = |it: &&AccessToken| refused.is_none_or(|old| old.number != it.number);
-            if let Some(token) = state.token.as_ref().filter(is_other) {
-                return Ok(Some(token.clone()));
+            let token = self.state.lock().token_other_than(refused);
+            if token.is_some() {
+                return Ok(token);
             }
         }
         if let Err(error) = &demanded {

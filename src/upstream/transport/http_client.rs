@@ -260,6 +260,9 @@ impl HttpClient {
 /// Returns the challenge of a server that wants another access token: one that it accepts, or one
 /// with more scopes (RFC 6750, 3.1).
 fn token_challenge(response: &Response<PooledBody>, account: &Account) -> Option<BearerChallenge> {
+    if !matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        return None;
+    }
     let finders = account.token_finders();
     let mut texts = response.headers().get_all(WWW_AUTHENTICATE).iter();
     // One that repeats a token is not read: its contents are shown to the operator.
@@ -268,8 +271,7 @@ fn token_challenge(response: &Response<PooledBody>, account: &Account) -> Option
     let challenge = BearerChallenge::find(response.headers()).filter(|_| !has_token);
     match response.status() {
         StatusCode::UNAUTHORIZED => Some(challenge.unwrap_or_default()),
-        StatusCode::FORBIDDEN => challenge.filter(BearerChallenge::demands_scope),
-        _ => None,
+        _ => challenge.filter(BearerChallenge::demands_scope),
     }
 }
 
