@@ -102,13 +102,12 @@ async fn f101_g1_g2_g7_a_soak_with_random_faults_balances_its_books_and_leaves_n
     close(&accounts, lists.load(Ordering::Relaxed), &weather, [calm, end]);
     let behind: Vec<_> = samples.iter().filter(|(at, _)| *at >= time / 4).collect();
     eprintln!("soak: memory changes by {:.1} MiB an hour, once warm", growth(&behind));
-    // The memory goes up and down with the faults, so one sample would decide nothing.
-    let warm = behind.iter().filter(|(at, _)| *at <= time / 2).map(|(_, it)| it.resident_bytes);
-    let warm = warm.max().unwrap_or(end.resident_bytes);
+    let warm = behind.first().map_or(end, |(_, resources)| *resources);
     assert!(
-        end.resident_bytes <= warm + SPARE_BYTES,
-        "{} bytes, {warm} when warm",
+        end.resident_bytes <= warm.resident_bytes + SPARE_BYTES,
+        "{} bytes, {} when warm",
         end.resident_bytes,
+        warm.resident_bytes
     );
     assert!(end.threads <= calm.threads + SPARE_THREADS, "{} threads", end.threads);
     let successes: usize = accounts.values().map(|account| account.successes).sum();
