@@ -191,7 +191,7 @@ fn run_command(command: Command) -> Result<(), Failure> {
             Command::Reload(args) => run_until_signal(instance::reload::run(args)).await,
             Command::Top(args) => instance::top::run(args).await,
             Command::Fleet(args) => run_until_signal(instance::fleet::run(args)).await,
-            Command::Login(args) => run_until_signal(login::login(args)).await,
+            Command::Login(args) => login::login(args).await,
             Command::Logout(args) => run_until_signal(login::logout(args)).await,
             Command::Init(args) => clients::init::run(&args),
             Command::Connect(args) => clients::connect::run(&args),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use futures::TryFutureExt;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Request, StatusCode, Uri};
 use serde::Serialize;
@@ -21,7 +22,9 @@ use crate::cli::exit::Failure;
 use crate::cli::loading::{ReportArgs, options};
 use crate::cli::output;
 use crate::cli::output::render::sanitize_line;
+use crate::cli::server::hardening::protect_memory;
 use crate::cli::server::log;
+use crate::cli::server::signals::Signals;
 use crate::config::{Config, Options};
 use crate::oauth::{BearerChallenge, OAuthError, OAuthHttp, Settings, SignIn, SignInRecord, Vault};
 use crate::timestamp::format_rfc3339;
@@ -112,13 +115,16 @@ struct Rekeyed {
     sealed: usize,
 }
 
-/// Signs in, or lists the sign-ins.
+/// Signs in, or lists the sign-ins. A signal ends it, and is recorded as the end of a sign-in.
 pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
     log::start_errors_only();
-    let config = load(&args.report, args.upstream.clone()).await?;
+    // Tokens pass through this process.
+    protect_memory();
+    let mut signals = Signals::new()?;
+    let config = signals.run_until_signal(load(&args.report, args.upstream.clone())).await?;
     let state = state(&config)?;
     if args.rekey {
-        let sealed = Vault::rekey(state).await.map_err(failure)?;
+        let sealed = signals.run_until_signal(Vault::rekey(state).map_err(failure)).await?;
         let write = |out: &mut dyn Write| writeln!(out, "{sealed} sealed with a new key");
         return output::print_report(args.report.json, &Rekeyed { sealed }, write);
     }
@@ -129,10 +135,9 @@ pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
     // The user signs in only if the result can be kept and recorded.
     Vault::open(state).map_err(|error| vault_failure(state, &error))?;
     let log = audit::open_for_command(&config)?;
-    let kept = match sign_in(name, target, state, &args).await {
-        Ok(record) => keep(name, state, record).await,
-        Err(failure) => Err(failure),
-    };
+    let kept = async { keep(name, state, sign_in(name, target, state, &args).await?).await };
+    // A sign-in that a signal ends is recorded, too.
+    let kept = signals.run_until_signal(kept).await;
     write_audit(log, SignInEvent::Login, name, kept.as_ref().err()).await;
     print(&args.report, &SignInRow::new(name, Some(&kept?)))
 }
@@ -180,9 +185,9 @@ async fn sign_in(
 async fn keep(name: &str, state: &Path, record: SignInRecord) -> Result<SignInRecord, Failure> {
     let vault = Vault::open(state).map_err(|error| vault_failure(state, &error))?;
     let _keys = vault.lock_keys().await.map_err(failure)?;
-    let lock = vault.lock(name).await.map_err(failure)?;
     // The keys may have been changed before the lock was there.
     let vault = Vault::open(state).map_err(|error| vault_failure(state, &error))?;
+    let lock = vault.lock(name).await.map_err(failure)?;
     vault.write(name, &record, &lock).map_err(failure)?;
     Ok(record)
 }
@@ -205,6 +210,7 @@ async fn write_audit(
 /// Removes a sign-in.
 pub(super) async fn logout(args: LogoutArgs) -> Result<(), Failure> {
     log::start_errors_only();
+    protect_memory();
     let name = &args.upstream;
     let config = load(&args.report, Some(name.clone())).await?;
     let state = state(&config)?;

@@ -193,7 +193,6 @@ impl SignIn {
             lifetime: issued.lifetime.map(|lifetime| lifetime.as_secs()),
             access_token: issued.token,
             refresh_token: issued.refresh_token,
-            generation: 1,
         })
     }
 

@@ -63,8 +63,6 @@ pub struct SignInRecord {
     pub(super) lifetime: Option<u64>,
     #[serde(serialize_with = "expose_option", deserialize_with = "secret_option")]
     pub(super) refresh_token: Option<Secret>,
-    /// Number of renewals since the sign-in.
-    pub(super) generation: u64,
 }
 
 impl SignInRecord {
@@ -145,7 +143,6 @@ impl SignInRecord {
         self.lifetime = issued.lifetime.map(|lifetime| lifetime.as_secs());
         self.expires = issued.expires();
         self.refresh_token = issued.refresh_token.clone().or(Some(refresh_token));
-        self.generation += 1;
     }
 }
 
@@ -490,7 +487,6 @@ pub(super) mod tests {
             expires: Some(7),
             lifetime: Some(1_000),
             refresh_token: Some("hunter3".into()),
-            generation: 4,
         }
     }
 
@@ -505,7 +501,7 @@ pub(super) mod tests {
         let again = Vault::open(state.path()).expect("a vault");
         assert_eq!(again.read("hub"), Ok(Some(record())));
         assert_eq!(again.read("hub2"), Ok(None));
-        let renewed = SignInRecord { generation: 5, refresh_token: None, ..record() };
+        let renewed = SignInRecord { refresh_token: None, ..record() };
         vault.write("hub", &renewed, &lock).expect("written");
         assert_eq!(again.read("hub"), Ok(Some(renewed)));
         for file in fs::read_dir(vault.folder).expect("a folder") {

@@ -3,8 +3,10 @@
 
 use std::path::Path;
 
+use assert_cmd::Command;
+
 use super::operating::Served;
-use super::{script, scripted};
+use super::{folder, program, script, scripted};
 
 const LIST: &str = r#""result":{"prompts":[{"name":"x"},{"name":"y"}]}"#;
 
@@ -114,4 +116,21 @@ fn each_reason_for_a_missing_prompt_is_told_by_status_explain_and_the_list_in_th
     let (_, out, _) = served.weir(&["explain", "many/y"]);
     assert!(out.contains("guest: not visible; ") && out.contains("denied by `many/y`"), "{out}");
     assert!(!partial.contains("many") && !partial.contains("house"), "{partial}");
+}
+
+#[test]
+fn stdio_says_that_a_user_has_to_sign_in_and_its_lists_that_something_is_missing() {
+    let folder = folder(
+        "[sign_in]\ninsecure_loopback = true\n[state]\ndir = \"state\"\n[upstreams.office]\n\
+         url = \"http://127.0.0.1:1/mcp\"\nauth.type = \"oauth\"\n",
+    );
+    let list = r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+    let mut stdio = Command::from_std(program());
+    stdio.arg("stdio").current_dir(folder.path()).write_stdin(format!("{list}\n"));
+    let output = stdio.output().expect("it runs");
+    let reply = String::from_utf8(output.stdout).expect("text");
+    assert!(reply.contains("\"prompts\":[]"), "{reply}");
+    assert!(reply.contains("\"weir/partial\":[\"office\"]"), "{reply}");
+    let log = String::from_utf8(output.stderr).expect("text");
+    assert!(log.contains("sign in with `weir login office`"), "{log}");
 }

@@ -13,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use rcgen::{CertificateParams, KeyPair};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
@@ -37,6 +38,19 @@ impl Planted {
         let file = options.write(true).create(true).truncate(true).mode(0o600);
         write!(file.open(folder.join(&name)).expect("made"), "{secret}").expect("written");
         name
+    }
+
+    /// Writes a private key, with its certificate beside it; each line of the key is a secret.
+    fn key(&mut self, folder: &Path, name: &str) -> String {
+        let key = KeyPair::generate().expect("a key");
+        let certificate = CertificateParams::default().self_signed(&key).expect("signed");
+        fs::write(folder.join(format!("{name}.crt")), certificate.pem()).expect("written");
+        let pem = key.serialize_pem();
+        self.0.extend(pem.lines().filter(|line| !line.starts_with('-')).map(str::to_owned));
+        let mut options = fs::OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(0o600).open(folder.join(name));
+        file.expect("made").write_all(pem.as_bytes()).expect("written");
+        name.to_owned()
     }
 
     fn leaked(&self, where_: &str, text: &str) {
@@ -112,10 +126,21 @@ impl PlantedConfig {
         };
         let (away, refused) = (headers(10, "header"), headers(5, "header"));
         let tokens: Vec<_> = (0..7).map(|at| secret(at, "auth")).collect();
+        let client_secrets: Vec<_> = (0..5).map(|at| secret(at, "client-secret")).collect();
         let address = strange.local_addr().expect("bound");
         let admin = free_address();
         let queries = [planted.plant("query"), planted.plant("query")];
         let keys: Vec<_> = ["key", "expired"].map(|place| planted.plant(place)).to_vec();
+        let proxy = planted.plant("proxy-password");
+        let [client_key, tls_key] = ["client.pem", "tls.pem"].map(|name| planted.key(&path, name));
+        let client_secrets = client_secrets.iter().enumerate().map(|(at, secret)| {
+            format!(
+                "[upstreams.machine{at}]\nurl = \"http://{address}/mcp\"\n[upstreams.machine{at}.auth]\n\
+                 type = \"oauth\"\ngrant = \"client_credentials\"\nclient_id = \"weir\"\n\
+                 client_secret = {secret}\ntoken_url = \"http://{address}/token\"\n"
+            )
+        });
+        let machines: String = client_secrets.collect();
         let hash = |key: &String| -> String {
             Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect()
         };
@@ -162,6 +187,22 @@ url = "http://{address}/mcp"
 enabled = false
 auth = {{ type = "basic", user = "weir", password = {t5} }}
 headers = {{ X = {t6} }}
+[sign_in]
+insecure_loopback = true
+[egress]
+proxy = "http://weir:{proxy}@127.0.0.1:9"
+[upstreams.outside]
+url = "http://outside.test/mcp"
+[upstreams.signed]
+url = "https://{address}/mcp"
+tls = {{ cert = "tls.pem.crt", key = {{ file = "{tls_key}" }} }}
+[upstreams.signed.auth]
+type = "oauth"
+grant = "client_credentials"
+client_id = "weir"
+client_key = {{ file = "{client_key}" }}
+token_url = "http://{address}/token"
+{machines}
 [clients.ann]
 key_sha256 = ["{ann}"]
 role = "local"

@@ -1,12 +1,14 @@
-//! `weir login` at hostile servers: no token is requested or kept, and one line of audit is left.
+//! `weir login`: at hostile servers no token is requested or kept, and each run leaves one line of
+//! audit.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 
 use super::folder;
+use super::serving::terminate;
 
 /// Upstream that is its own authorization server.
 struct Server {
@@ -70,9 +72,28 @@ fn read_request(stream: &mut TcpStream) -> String {
     first.rsplit_once(' ').expect("a version").0.to_owned()
 }
 
-/// Runs `weir login`. The browser comes back with `answer` behind the right state, if Weir opens
-/// it. Returns whether the sign-in has succeeded, and what was said.
-fn log_in(folder: &Path, answer: &str) -> (bool, String) {
+/// Sends the browser back to Weir with `answer` behind the right state.
+fn come_back(query: &str, answer: &str) {
+    let find = |name: &str| {
+        let mut pairs = url::form_urlencoded::parse(query.as_bytes());
+        pairs.find(|(it, _)| it == name).expect("a parameter").1.into_owned()
+    };
+    let uri = url::Url::parse(&find("redirect_uri")).expect("a URL");
+    let address = ("127.0.0.1", uri.port().expect("a port"));
+    let mut browser = TcpStream::connect(address).expect("it listens");
+    write!(
+        browser,
+        "GET {}?state={}&{answer} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        uri.path(),
+        find("state")
+    )
+    .expect("written");
+    browser.read_to_end(&mut Vec::new()).expect("a page");
+}
+
+/// Runs `weir login`, with `act` once it shows a URL with this query. Returns its exit code, and
+/// what it has said.
+fn log_in(folder: &Path, act: impl Fn(&Child, &str)) -> (i32, String) {
     let mut login = crate::program();
     login.args(["login", "inner", "--no-browser"]).current_dir(folder);
     login.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -81,31 +102,36 @@ fn log_in(folder: &Path, answer: &str) -> (bool, String) {
     for line in BufReader::new(login.stderr.take().expect("a pipe")).lines() {
         let line = line.expect("text");
         if let Some((_, query)) = line.split_once("/authorize?") {
-            let find = |name: &str| {
-                let mut pairs = url::form_urlencoded::parse(query.as_bytes());
-                pairs.find(|(it, _)| it == name).expect("a parameter").1.into_owned()
-            };
-            let uri = url::Url::parse(&find("redirect_uri")).expect("a URL");
-            let address = ("127.0.0.1", uri.port().expect("a port"));
-            let mut browser = TcpStream::connect(address).expect("it listens");
-            write!(
-                browser,
-                "GET {}?state={}&{answer} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-                uri.path(),
-                find("state")
-            )
-            .expect("written");
-            browser.read_to_end(&mut Vec::new()).expect("a page");
+            act(&login, query);
         }
         said += &line;
     }
-    (login.wait().expect("it ends").success(), said)
+    (login.wait().expect("it ends").code().expect("no signal kills it"), said)
 }
+
+/// Configuration with the server as an upstream to which a user signs in.
+fn config(server: &Server) -> String {
+    format!(
+        "[sign_in]\ninsecure_loopback = true\n[state]\ndir = \"state\"\n[audit]\nenabled = true\n\
+         [upstreams.inner]\nurl = \"http://{}/mcp\"\nauth.type = \"oauth\"\n",
+        server.address
+    )
+}
+
+/// Returns the lines of the audit log about `weir login`.
+fn audited(folder: &Path) -> Vec<String> {
+    let audit = std::fs::read_to_string(folder.join("state/audit.jsonl")).expect("a log");
+    assert!(audit.ends_with('\n') && audit.contains(r#""event":"stopped""#), "{audit}");
+    let lines = audit.lines().filter(|line| line.contains(r#""event":"login""#));
+    lines.map(str::to_owned).collect()
+}
+
+const RESOURCE: &str = r#"{"resource":"{own}/mcp","authorization_servers":["{own}"]}"#;
+const METADATA: &str = r#"{"issuer":"{own}","authorization_endpoint":"{own}/authorize","token_endpoint":"{own}/token","registration_endpoint":"{own}/register","code_challenge_methods_supported":["S256"]}"#;
 
 #[test]
 fn a_hostile_server_gets_no_token_request_and_leaves_one_line_of_audit() {
-    let resource = r#"{"resource":"{own}/mcp","authorization_servers":["{own}"]}"#;
-    let server = r#"{"issuer":"{own}","authorization_endpoint":"{own}/authorize","token_endpoint":"{own}/token","registration_endpoint":"{own}/register","code_challenge_methods_supported":["S256"]}"#;
+    let (resource, server) = (RESOURCE, METADATA);
     let code = "code=c";
     for (resource, server, answer, expected) in [
         (
@@ -137,24 +163,55 @@ fn a_hostile_server_gets_no_token_request_and_leaves_one_line_of_audit() {
         (resource, server, "error=access_denied", "refuses the sign-in: access_denied"),
     ] {
         let server = Server::start(resource, server);
-        let folder = folder(&format!(
-            "[sign_in]\ninsecure_loopback = true\n[state]\ndir = \"state\"\n[audit]\n\
-             enabled = true\n[upstreams.inner]\nurl = \"http://{}/mcp\"\nauth.type = \"oauth\"\n",
-            server.address
-        ));
-        let (is_well, said) = log_in(folder.path(), answer);
-        assert!(!is_well && said.contains(expected), "{expected}: {said}");
+        let folder = folder(&config(&server));
+        let (code, said) = log_in(folder.path(), |_, query| come_back(query, answer));
+        assert!(code != 0 && said.contains(expected), "{expected}: {said}");
         let requests = server.requests.lock().expect("unharmed").clone();
         assert!(!requests.iter().any(|request| request == "POST /token"), "{requests:?}");
-        let state = folder.path().join("state");
-        let kept = std::fs::read_dir(state.join("sign-in")).expect("a vault");
+        let kept = std::fs::read_dir(folder.path().join("state/sign-in")).expect("a vault");
         let kept: Vec<_> = kept.map(|file| file.expect("a file").file_name()).collect();
         let is_record = |name: &str| name.len() == 32 && !name.contains('.');
         assert!(!kept.iter().any(|name| name.to_str().is_some_and(is_record)), "{kept:?}");
-        let audit = std::fs::read_to_string(state.join("audit.jsonl")).expect("a log");
-        let (login, failed) = (r#""event":"login""#, r#""upstream":"inner","outcome":"error""#);
-        let lines: Vec<_> = audit.lines().filter(|line| line.contains(login)).collect();
-        assert_eq!(lines.len(), 1, "{audit}");
-        assert!(lines[0].contains(failed), "{audit}");
+        let lines = audited(folder.path());
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains(r#""upstream":"inner","outcome":"error""#), "{lines:?}");
     }
+}
+
+#[test]
+fn a_sign_in_that_a_signal_ends_is_recorded_as_such() {
+    let server = Server::start(RESOURCE, METADATA);
+    let folder = folder(&config(&server));
+    let (code, said) = log_in(folder.path(), |login, _| terminate(login));
+    assert_eq!(code, 143, "{said}");
+    let lines = audited(folder.path());
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains(r#""outcome":"error","reason":"stopped by signal 15""#), "{lines:?}");
+}
+
+#[test]
+fn nobody_signs_in_where_that_cannot_be_recorded() {
+    let server = Server::start(RESOURCE, METADATA);
+    let folder = folder(&config(&server).replace("[audit]\n", "[audit]\npath = \"/dev/null/x\"\n"));
+    let (code, said) = log_in(folder.path(), |_, _| panic!("it shows no URL"));
+    assert_eq!(code, 78, "{said}");
+    assert!(server.requests.lock().expect("unharmed").is_empty());
+}
+
+#[test]
+fn a_sign_in_is_listed_with_what_is_wrong_with_it() {
+    let server = Server::start(RESOURCE, METADATA);
+    let text = config(&server);
+    let folder = folder(&text);
+    let listed = || crate::weir(folder.path(), &["login", "--list"]).1;
+    assert_eq!(listed(), "inner: not signed in\n");
+    let (code, said) = log_in(folder.path(), |_, query| come_back(query, "code=c"));
+    assert_eq!(code, 0, "{said}");
+    assert!(listed().starts_with("inner: signed in at http://127.0.0.1:"), "{}", listed());
+    assert!(audited(folder.path())[0].contains(r#""outcome":"ok""#));
+    let path = folder.path().join("weir.toml");
+    std::fs::write(path, text + "auth.issuer = \"https://id.test\"\n").expect("written");
+    let expected =
+        "inner: the sign-in is for another url, issuer, client or resource: sign in again\n";
+    assert_eq!(listed(), expected);
 }

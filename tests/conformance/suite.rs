@@ -24,6 +24,10 @@ pub(crate) type Verdicts = BTreeMap<String, String>;
 /// Scenarios, and whether each is required or runs without being scored.
 type Scenarios = BTreeMap<String, bool>;
 
+/// Scenarios of authorization of an earlier revision, which the requirements of no other name.
+const OF_2025_03_26: [&str; 2] =
+    ["auth/2025-03-26-oauth-metadata-backcompat", "auth/2025-03-26-oauth-endpoint-fallback"];
+
 /// Requirements of a revision, from the suite's own file.
 #[derive(Deserialize)]
 struct Requirements {
@@ -75,12 +79,17 @@ pub(crate) async fn of_server(url: &str, revision: &str) -> Verdicts {
 /// era.
 pub(crate) async fn of_client(revision: &str, era: Era) -> Verdicts {
     let folder = TempDir::new().unwrap();
-    let scenarios = Requirements::of(revision).scenarios("client");
+    let mut scenarios = Requirements::of(revision).scenarios("client");
+    if revision == Era::Legacy.revision() {
+        scenarios.extend(OF_2025_03_26.map(|scenario| (scenario.to_owned(), false)));
+    }
     // The suite passes the command to a shell, and splits it at spaces itself, so no path contains
     // one.
     let command = format!(".cache/interop/bin/node tests/conformance/clients/through.mjs {era}");
     let runs = stream::iter(scenarios.keys()).map(|scenario| async {
         // All at once, as for servers, would run those of authorization, too.
+        let is_older = OF_2025_03_26.contains(&&**scenario);
+        let revision = if is_older { "2025-03-26" } else { revision };
         let which = ["--scenario", scenario, "--spec-version", revision, "--force"];
         run(folder.path(), &[&["client", "--command", &command][..], &which[..]].concat()).await;
     });

@@ -7,13 +7,17 @@ use std::convert::Infallible;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::fleet::{Fleet, Served, soon};
 use crate::parts::{free_port, part};
@@ -204,62 +208,121 @@ async fn an_unprotected_upstream_is_reached_through_a_proxy_that_forwards_its_re
     assert!(served.stop().await);
 }
 
-/// Serves requests one after another: issues an access token, and has nothing else. Keeps the
-/// requests, in lower case.
-async fn issue_tokens(listener: &TcpListener, requests: &Mutex<Vec<String>>) -> Infallible {
-    loop {
-        let (mut stream, _) = listener.accept().await.unwrap();
+/// Upstream that requires access tokens, and issues them. It has nothing else.
+struct TokenServer {
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    url: String,
+    /// Requests so far, in lower case.
+    requests: Mutex<Vec<String>>,
+}
+
+impl TokenServer {
+    /// Listens, with TLS if there is a folder with its certificate.
+    async fn bind(certificates: Option<&Path>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let scheme = if certificates.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://0.0.0.0:{}", listener.local_addr().unwrap().port());
+        let tls = certificates.map(|folder| {
+            let certificates = CertificateDer::pem_file_iter(folder.join("server.crt")).unwrap();
+            let certificates = certificates.map(Result::unwrap).collect();
+            let key = PrivateKeyDer::from_pem_file(folder.join("server.key")).unwrap();
+            let config = ServerConfig::builder().with_no_client_auth();
+            TlsAcceptor::from(Arc::new(config.with_single_cert(certificates, key).unwrap()))
+        });
+        Self { listener, tls, url, requests: Mutex::default() }
+    }
+
+    /// Serves requests one after another.
+    async fn serve(&self) -> Infallible {
+        loop {
+            let (stream, _) = self.listener.accept().await.unwrap();
+            match &self.tls {
+                Some(tls) => self.respond(tls.accept(stream).await.unwrap()).await,
+                None => self.respond(stream).await,
+            }
+        }
+    }
+
+    async fn respond(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         let (mut request, mut piece) = (String::new(), [0; 4096]);
         while !request.contains("\r\n\r\n") {
             let length = stream.read(&mut piece).await.unwrap();
             assert!(length > 0, "{request}");
             request += &String::from_utf8_lossy(&piece[..length]).to_lowercase();
         }
-        let token = r#"{"access_token":"canary-0123456789","token_type":"Bearer"}"#;
-        let (status, body) = match request.starts_with("post /token ") {
-            true => ("200 OK", token),
-            false => ("404 Not Found", ""),
+        let (url, path) = (&self.url, request.split_once(" http/1.1\r\n").unwrap().0);
+        let (status, body) = match path {
+            "get /.well-known/oauth-protected-resource/mcp" => {
+                let text =
+                    format!(r#"{{"resource":"{url}/mcp","authorization_servers":["{url}"]}}"#);
+                ("200 OK", text)
+            }
+            "get /.well-known/oauth-authorization-server" => {
+                ("200 OK", format!(r#"{{"issuer":"{url}","token_endpoint":"{url}/token"}}"#))
+            }
+            "post /token" => {
+                let text = r#"{"access_token":"canary-0123456789","token_type":"Bearer"}"#;
+                ("200 OK", text.to_owned())
+            }
+            "post /mcp" if !request.contains("authorization: ") => {
+                ("401 Unauthorized", String::new())
+            }
+            _ => ("404 Not Found", String::new()),
         };
-        requests.lock().unwrap().push(request);
+        self.requests.lock().unwrap().push(request);
         let response = format!(
             "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
             body.len()
         );
         stream.write_all(response.as_bytes()).await.unwrap();
+        stream.shutdown().await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn access_tokens_are_requested_through_the_proxy_too() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://0.0.0.0:{}", listener.local_addr().unwrap().port());
-    let requests = Mutex::default();
-    let proxy = Proxy::start().await;
-    let more = format!(
-        "[upstreams.inner.auth]\ntype = \"oauth\"\ngrant = \"client_credentials\"\n\
-         client_id = \"weir\"\nclient_secret = \"secret-0123456789\"\ntoken_url = \"{url}/token\"\n\
-         [egress]\nproxy = \"{}\"",
-        proxy.url("hunter2")
-    );
-    let endpoint = format!("{url}/mcp");
-    let failed = tokio::select! {
-        listed = list(&endpoint, &more, &[]) => listed.expect_err("no MCP server"),
-        never = issue_tokens(&listener, &requests) => match never {},
-    };
-    for secret in ["canary", "secret", "hunter"] {
-        assert!(!failed.contains(secret), "{failed}");
+async fn authorization_servers_are_found_and_tokens_requested_through_the_proxy_too() {
+    let folder = TempDir::new().unwrap();
+    write_certificates(folder.path());
+    let ca = folder.path().join("ca.crt");
+    for certificates in [None, Some(folder.path())] {
+        let server = TokenServer::bind(certificates).await;
+        let (url, proxy) = (&server.url, Proxy::start().await);
+        // Without TLS nothing is discovered: the URL is in the configuration.
+        let (tls, token_url) = match certificates {
+            Some(_) => (format!("tls = {{ ca = {ca:?} }}"), String::new()),
+            None => (String::new(), format!("token_url = \"{url}/token\"")),
+        };
+        let more = format!(
+            "{tls}\n[upstreams.inner.auth]\ntype = \"oauth\"\ngrant = \"client_credentials\"\n\
+             client_id = \"weir\"\nclient_secret = \"secret-0123456789\"\n{token_url}\n\
+             [egress]\nproxy = \"{}\"",
+            proxy.url("hunter2")
+        );
+        let endpoint = format!("{url}/mcp");
+        let failed = tokio::select! {
+            listed = list(&endpoint, &more, &[]) => listed.expect_err("no MCP server"),
+            never = server.serve() => match never {},
+        };
+        for secret in ["canary", "secret", "hunter"] {
+            assert!(!failed.contains(secret), "{failed}");
+        }
+        let authority = url.split_once("://").unwrap().1;
+        let expected = match certificates {
+            Some(_) => vec![format!("CONNECT {authority} HTTP/1.1")],
+            None => ["token", "mcp"].map(|path| format!("POST {url}/{path} HTTP/1.1")).to_vec(),
+        };
+        let through = proxy.requests();
+        assert!(expected.iter().all(|line| through.contains(line)), "{through:?}: {failed}");
+        let requests = server.requests.lock().unwrap();
+        let used: Vec<_> =
+            requests.iter().filter(|it| it.contains("authorization: bearer")).collect();
+        assert!(!used.is_empty() && through.len() >= requests.len(), "{requests:?} {failed}");
+        for request in used {
+            assert_eq!(request.split(' ').nth(1), Some("/mcp"), "{request}");
+            assert!(request.contains("authorization: bearer canary-0123456789\r\n"), "{request}");
+        }
+        // The credentials of the proxy stay there.
+        assert!(requests.iter().all(|request| !request.contains("proxy-authorization")));
     }
-    let through = proxy.requests();
-    for path in ["token", "mcp"] {
-        let expected = format!("POST {url}/{path} HTTP/1.1");
-        assert!(through.contains(&expected), "{through:?}");
-    }
-    let requests = requests.lock().unwrap();
-    let used = requests.iter().filter(|request| request.starts_with("post /mcp "));
-    assert!(used.clone().count() > 0, "{requests:?}");
-    for request in used {
-        assert!(request.contains("authorization: bearer canary-0123456789\r\n"), "{request}");
-    }
-    // The credentials of the proxy stay there.
-    assert!(requests.iter().all(|request| !request.contains("proxy-authorization")));
 }

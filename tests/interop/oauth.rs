@@ -362,6 +362,9 @@ async fn a_user_signs_in_once_and_two_processes_renew_the_tokens_together() {
     let renewals = async {
         for _ in 0..4 {
             first.logs("access token issued", "inner").await;
+            // The keys of the vault change meanwhile.
+            let (_, sealed, error) = run(&outer, &["login", "--rekey"]).await;
+            assert_eq!((&*sealed, &*error), ("1 sealed with a new key\n", ""));
         }
     };
     tokio::select! {

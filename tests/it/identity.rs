@@ -12,6 +12,8 @@ use tokio_util::task::TaskTracker;
 use weir::upstream::connect::ByteStream;
 
 pub(crate) const ISSUER: &str = "https://id.test/a";
+/// Token that it issues to Weir, for an upstream.
+pub(crate) const TOKEN_OF_WEIR: &str = "token-of-weir-itself";
 pub(crate) const AUDIENCE: &str = "http://127.0.0.1:8642/mcp";
 
 /// Opens a connection to the provider, which answers one request.
@@ -19,15 +21,18 @@ pub(crate) fn connect() -> Box<dyn ByteStream> {
     let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
     TaskTracker::new().spawn(async move {
         let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") && theirs.read_buf(&mut head).await.is_ok_and(|n| n > 0)
-        {
-        }
+        while !head.windows(4).any(|end| end == b"\r\n\r\n")
+            && theirs.read_buf(&mut head).await.is_ok_and(|n| n > 0)
+        {}
         let head = String::from_utf8_lossy(&head);
         let body = match head.split(' ').nth(1) {
             Some("/a/.well-known/openid-configuration") => {
                 format!(r#"{{"issuer":"{ISSUER}","jwks_uri":"https://id.test/keys"}}"#)
             }
             Some("/keys") => jwks(),
+            Some("/token") => {
+                format!(r#"{{"access_token":"{TOKEN_OF_WEIR}","token_type":"Bearer"}}"#)
+            }
             _ => String::new(),
         };
         let status = if body.is_empty() { "404 Not Found" } else { "200 OK" };

@@ -6,7 +6,7 @@ use weir::mcp::revision::Revision;
 
 use crate::cell::{LEGACY_HTTP, LEGACY_SSE, MODERN_HTTP, Side, Transport};
 use crate::client::{Client, HttpReply, set};
-use crate::identity::{now, token, token_until};
+use crate::identity::{TOKEN_OF_WEIR, now, token, token_until};
 use crate::world::{World, hub, key_of, with_pair};
 
 const CONFIG: &str = r#"
@@ -245,9 +245,20 @@ async fn what_a_client_shows_goes_to_no_upstream() {
         }
         headers
     };
-    for upstream in [MODERN_HTTP, LEGACY_HTTP] {
+    let account = r#"
+        [upstreams.hub.auth]
+        type = "oauth"
+        grant = "client_credentials"
+        client_id = "weir"
+        client_secret = "hunter2"
+        token_url = "https://id.test/token"
+    "#;
+    let own = format!("Bearer {TOKEN_OF_WEIR}");
+    let accounts = [("", None), (account, Some(&*own))];
+    let cases = [MODERN_HTTP, LEGACY_HTTP].into_iter().flat_map(|it| accounts.map(|of| (it, of)));
+    for (upstream, (account, own)) in cases {
         let scripts = hub(upstream);
-        let world = World::start(scripts, &with_pair(CONFIG)).await;
+        let world = World::start(scripts, &with_pair(&format!("{CONFIG}{account}"))).await;
         let secrets = [token("ann", r#""roles":["ops"]"#), key_of("ops")];
         for side in sides().into_iter().filter(|side| side.transport == Transport::Http) {
             for secret in &secrets {
@@ -266,10 +277,13 @@ async fn what_a_client_shows_goes_to_no_upstream() {
         assert!(hub.count("prompts/get") == 10 && hub.count("tools/call") == 10);
         for head in hub.request_headers() {
             let text = format!("{head:?}");
-            for secret in secrets.iter().map(String::as_str).chain(["canary", "Bearer"]) {
+            for secret in secrets.iter().map(String::as_str).chain(["canary"]) {
                 assert!(!text.contains(secret), "{text}");
             }
-            for name in ["authorization", "cookie", "proxy-authorization", "x-api-key"] {
+            // Only Weir's own token.
+            let shown = head.get("authorization").map(|it| it.to_str().expect("text"));
+            assert_eq!(shown, own, "{text}");
+            for name in ["cookie", "proxy-authorization", "x-api-key"] {
                 assert!(!head.contains_key(name), "{name}: {text}");
             }
         }

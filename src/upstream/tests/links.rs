@@ -229,15 +229,41 @@ async fn a_session_is_closed_when_nobody_used_it_for_a_while_and_not_before() {
     world.finish().await;
 }
 
+/// One of the clients that declare something different each.
+fn different(number: usize) -> CallContext {
+    CallContext {
+        capabilities: format!(r#"{{"extensions":{{"x/{number}":{{}}}}}}"#).into(),
+        ..client(&number.to_string(), plain())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_with_an_account_waits_for_no_session_and_goes_over_no_other() {
+    let mut settings = with_account(None);
+    settings.limits.concurrency = 65;
+    let mut world = World::opened_http(settings, Era::Legacy).await;
+    let mut calls = Vec::new();
+    for number in 0..64 {
+        let going = start(&world, different(number));
+        let session = format!("x{number}");
+        accept_session(&mut world, &session).await;
+        calls.push((going, expect_call(&mut world, &session).await));
+    }
+    let refused = end(start(&world, different(64))).await;
+    assert!(matches!(refused, Err(Error::Busy { .. })), "{refused:?}");
+    assert!(world.is_quiet().await);
+    for (going, request) in calls {
+        request.answer(json!({}));
+        end(going).await.expect("a reply");
+    }
+    world.finish().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_sixty_fifth_set_of_capabilities_takes_the_place_of_the_longest_idle() {
     let mut world = World::http(Era::Legacy).await;
-    let set = |number: usize| CallContext {
-        capabilities: format!(r#"{{"extensions":{{"x/{number}":{{}}}}}}"#).into(),
-        ..client(&number.to_string(), plain())
-    };
     for number in 0..64 {
-        let going = start(&world, set(number));
+        let going = start(&world, different(number));
         let session = format!("x{number}");
         accept_session(&mut world, &session).await;
         respond_to_call(&mut world, &session).await;
@@ -245,9 +271,9 @@ async fn the_sixty_fifth_set_of_capabilities_takes_the_place_of_the_longest_idle
         wait_until_settled().await;
     }
     // The first is in use, so the second one is closed.
-    let busy = start(&world, set(0));
+    let busy = start(&world, different(0));
     let first_call = expect_call(&mut world, "x0").await;
-    let going = start(&world, set(64));
+    let going = start(&world, different(64));
     let mut calls = 0;
     let mut ended = Vec::new();
     while calls < 1 || ended.is_empty() {
@@ -400,6 +426,7 @@ async fn one_principal_cannot_take_the_places_of_all() {
     };
     let mut children = Vec::new();
     for number in 0..16 {
+        eprintln!("n {number}");
         let going = start(&world, call_from("ann", 1, number));
         let (mut child, _) = accept_child(&mut world).await;
         respond_from(&mut child, "ann's").await;

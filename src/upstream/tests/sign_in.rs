@@ -281,6 +281,15 @@ async fn a_token_that_the_server_repeats_does_not_reach_the_client() {
     let shown = payload(reply.expect("a reply")).await;
     let hidden = "*".repeat(token.len());
     assert_eq!(shown, format!(r#"{{"content":[],"text":"you sent Bearer {hidden}, did you?"}}"#));
+    // A challenge that repeats it is not read: it would be shown to the operator, and requested.
+    let answer = async {
+        let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"{token}\"");
+        let response = Response::builder().status(403).header(WWW_AUTHENTICATE, challenge);
+        world.post_with(token).await.reply(response, "");
+    };
+    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    assert!(matches!(reply, Err(Error::HttpStatus { .. })), "{reply:?}");
+    assert!(world.is_quiet().await);
     drop(upstream);
     world.finish().await;
 }
