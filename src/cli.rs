@@ -25,6 +25,7 @@ mod tests;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -172,7 +173,8 @@ fn handle_parse_error(message: &clap::Error, json: bool) -> Result<(), Failure> 
 
 fn run_command(command: Command) -> Result<(), Failure> {
     server::thread_check::check_available()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.enable_all().thread_keep_alive(IDLE_THREAD).build();
     let runtime = runtime.map_err(server::thread_check::start_failure)?;
     let ended = runtime.block_on(async {
         match command {
@@ -207,6 +209,9 @@ fn run_command(command: Command) -> Result<(), Failure> {
     runtime.shutdown_timeout(LAST_TASKS);
     ended
 }
+
+/// Time after which an idle thread for blocking work ends: each keeps memory of the allocator.
+const IDLE_THREAD: Duration = Duration::from_secs(1);
 
 /// Runs a command that a signal ends at once. Child processes do not receive the terminal's
 /// Ctrl-C, because each leads a process group of its own; they are killed when their tasks are
