@@ -154,6 +154,18 @@ fn a_hostile_server_gets_no_token_request_and_leaves_one_line_of_audit() {
         ),
         (resource, &*server.replace("S256", "plain"), code, "does not support PKCE with S256"),
         (
+            &*resource.replace(r#"["{own}"]"#, r#"["https://10.0.0.1"]"#),
+            server,
+            code,
+            "the address is not public",
+        ),
+        (
+            resource,
+            &*server.replace("{own}/token", "https://169.254.169.254/token"),
+            code,
+            "the address is not public",
+        ),
+        (
             resource,
             server,
             "code=c&iss=https%3A%2F%2Fevil.test",

@@ -170,6 +170,41 @@ async fn a_request_that_is_refused_with_a_new_token_ends_alone_and_opens_no_brea
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_hour_without_an_authorization_server_opens_no_breaker() {
+    let mut world = World::start(with_account(Some(TOKEN_PATH)));
+    world.issue("first", 10).await;
+    world.post_with("first").await.answer(discovered());
+    world.up().await;
+    let upstream = world.upstream.clone();
+    for _ in 0..48 {
+        // Longer than each pause.
+        advance(Duration::from_secs(75)).await;
+        let answer = async {
+            let request = world.post().await;
+            assert_eq!(request.uri, TOKEN_PATH);
+            request.status(500);
+        };
+        let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+        assert!(matches!(reply, Err(Error::Unavailable(_))), "{reply:?}");
+        // The others fail at once.
+        for _ in 0..10 {
+            let reply = upstream.call(call(Revision::NEWEST)).await;
+            assert!(matches!(reply, Err(Error::Unavailable(_))), "{reply:?}");
+        }
+    }
+    assert_eq!(upstream.report().counts.breaker_opens, 0);
+    advance(Duration::from_secs(75)).await;
+    let answer = async {
+        world.issue("second", 1_000).await;
+        world.post_with("second").await.answer(json!({ "content": [] }));
+    };
+    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    reply.expect("a reply");
+    drop(upstream);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_that_needs_more_scopes_is_sent_once_more_with_them() {
     let mut world = World::start(with_account(Some(TOKEN_PATH)));
     world.issue("narrow", 1_000).await;

@@ -1,10 +1,10 @@
 //! Weir: with its defaults, with all of its policy on, and in front of many servers.
 
 use std::fmt::Write as _;
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, BufRead, BufReader, Read, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use sha2::{Digest, Sha256};
 
@@ -70,20 +70,17 @@ pub(crate) enum Credentials {
     None,
     /// A token in the configuration.
     Bearer,
-    /// That token, issued by the fixture.
+    /// That token, issued by the fixture when a user has signed in, and kept in the state folder.
     OAuth,
 }
 
 impl Credentials {
-    /// Returns the keys of an upstream at this address.
-    fn keys(self, upstream: SocketAddr) -> String {
+    /// Returns the keys of an upstream.
+    fn keys(self) -> String {
         match self {
             Self::None => String::new(),
             Self::Bearer => format!("auth = {{ type = \"bearer\", token = \"{TOKEN}\" }}\n"),
-            Self::OAuth => format!(
-                "auth = {{ type = \"oauth\", grant = \"client_credentials\", client_id = \"weir\", \
-                 client_secret = \"{TOKEN}\", token_url = \"http://{upstream}/token\" }}\n"
-            ),
+            Self::OAuth => "auth = { type = \"oauth\", client_id = \"weir\" }\n".to_owned(),
         }
     }
 }
@@ -100,10 +97,47 @@ pub(crate) fn start(programs: &Programs, setup: &Setup<'_>, folder: &Path) -> io
     };
     let file = folder.join("weir.toml");
     std::fs::write(&file, configuration(setup, address, &keys, folder)?)?;
+    if setup.credentials == Credentials::OAuth {
+        for number in 0..setup.upstreams.len() {
+            sign_in(&programs.weir, &file, &format!("up{number}"), folder)?;
+        }
+    }
     let mut command = Command::new(&programs.weir);
     command.arg("serve").arg("--config").arg(file).current_dir(folder);
     let process = Process::start(command, &folder.join("errors"))?;
     Ok(Running { keys, ..running(address, Some(process), folder) })
+}
+
+/// Signs in to an upstream with `weir login`, as a browser in which the user consents at once.
+fn sign_in(weir: &Path, config: &Path, upstream: &str, folder: &Path) -> io::Result<()> {
+    let mut login = Command::new(weir);
+    login.args(["login", upstream, "--no-browser", "--config"]).arg(config).current_dir(folder);
+    login.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut login = login.spawn()?;
+    let mut said = String::new();
+    for line in login.stderr.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
+        let line = line?;
+        let find = |name: &str| {
+            let pairs = line.split_once("/authorize?").map_or("", |(_, query)| query).split('&');
+            pairs.filter_map(|pair| pair.split_once('=')).find(|it| it.0 == name).map(|it| it.1)
+        };
+        if let (Some(uri), Some(state)) = (find("redirect_uri"), find("state")) {
+            let uri = uri.replace("%3A", ":").replace("%2F", "/");
+            let (address, path) =
+                uri.trim_start_matches("http://").split_once('/').unwrap_or_default();
+            let mut browser = TcpStream::connect(address)?;
+            write!(
+                browser,
+                "GET /{path}?code=c&state={state} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+            )?;
+            browser.read_to_end(&mut Vec::new())?;
+        }
+        said.push_str(&line);
+    }
+    match login.wait()?.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(said)),
+    }
 }
 
 fn configuration(
@@ -121,6 +155,9 @@ fn configuration(
          [protocol]\npage_size = {}\n[state]\ndir = \"{folder}/state\"\ncatalog = false\n[admin]\nenabled = false\n[log]\nlevel = \"warn\"\n",
         setup.page
     );
+    if setup.credentials == Credentials::OAuth {
+        text.push_str("[sign_in]\ninsecure_loopback = true\n");
+    }
     if let Some(store) = setup.store {
         let (listen, key) = (free_address()?, "A".repeat(43));
         let _ = write!(
@@ -137,7 +174,7 @@ fn configuration(
         let _ = write!(
             text,
             "[upstreams.up{number}]\nera = \"{era}\"\nurl = \"http://{upstream}/mcp\"\n{}",
-            setup.credentials.keys(*upstream)
+            setup.credentials.keys()
         );
     }
     if let Some(settings) = setup.stdio {
