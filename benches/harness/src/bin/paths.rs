@@ -5,8 +5,8 @@
 //! with `counts.txt`. A path runs some times before, so that one-time initialization is not
 //! counted.
 //!
-//! `paths serve ARGUMENTS` is `weir serve ARGUMENTS`, so that `weir-bench count` can count calls
-//! through real sockets without another optimized build.
+//! `paths serve ARGUMENTS` is `weir serve ARGUMENTS`, and likewise with `login`, so that
+//! `weir-bench count` can count calls through real sockets without another optimized build.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -31,7 +31,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let name = std::env::args().nth(1).unwrap_or_default();
-    if name == "serve" {
+    if ["serve", "login"].contains(&&*name) {
         return weir::cli::run();
     }
     let mut path = path(&name);
