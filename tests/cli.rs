@@ -20,6 +20,8 @@ mod operating;
 mod orphans;
 #[path = "cli/pins.rs"]
 mod pins;
+#[path = "lab/ports.rs"]
+mod ports;
 #[path = "cli/probing.rs"]
 mod probing;
 #[path = "cli/reading.rs"]

@@ -5,9 +5,9 @@ use std::path::Path;
 use assert_cmd::Command;
 use insta::assert_snapshot;
 
-use super::operating::free_port;
 use super::serving::terminate;
 use super::{LIBRARY_CONFIG, folder, script, scripted, serve, was_started, weir};
+use crate::ports::free_port;
 
 #[test]
 fn check_reports_each_upstream_and_fails_if_one_cannot_be_used() {

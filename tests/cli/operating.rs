@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use super::serving::terminate;
 use super::{LIBRARY_CONFIG, folder, script, scripted, serve};
+use crate::ports::free_port;
 
 /// A running `weir serve` with the address of its admin endpoint.
 pub(super) struct Served {
@@ -23,12 +24,6 @@ pub(super) struct Served {
     pub(super) host: String,
     /// Whether the process has ended.
     is_over: bool,
-}
-
-/// Port that was free a moment ago.
-pub(super) fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
 }
 
 /// Configuration of the listeners and of the state folder.

@@ -5,9 +5,10 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::operating::{OPEN, Served, free_port};
+use super::operating::{OPEN, Served};
 use super::serving::terminate;
 use super::{folder, serve};
+use crate::ports::free_port;
 
 /// Keeps 64 connections open that send nothing or half a head, opens 20 more each second while
 /// `probe` is called for three seconds, and returns the longest duration of a call.

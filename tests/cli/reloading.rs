@@ -7,9 +7,9 @@ use std::process::{Child, ChildStderr, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::operating::free_port;
 use super::serving::{line_with, terminate};
 use super::{folder, runs, script, scripted};
+use crate::ports::free_port;
 
 const HEAD: &str = "include = [\"conf.d/*.toml\"]\n[server]\nlisten = \"127.0.0.1:0\"\n\
                     [log]\nformat = \"json\"\n";

@@ -335,7 +335,7 @@ fn a_client_ca_that_is_replaced_ends_the_connections_that_it_alone_vouched_for()
 
 #[test]
 fn health_takes_a_tls_handshake_for_an_answer_where_operators_have_no_listener() {
-    let port = super::operating::free_port();
+    let port = crate::ports::free_port();
     let listen = format!("listen = \"127.0.0.1:{port}\"");
     let text = config().replace("listen = \"127.0.0.1:0\"", &listen);
     let text = text.replace("[log]", "[admin]\nenabled = false\n[log]");

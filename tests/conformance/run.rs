@@ -8,7 +8,8 @@ use tokio::process::Command;
 
 use crate::fleet::{Fleet, Served};
 use crate::lab::nginx::Nginx;
-use crate::lab::store::{TestStore, free_port};
+use crate::lab::ports::free_port;
+use crate::lab::store::TestStore;
 use crate::parts::{Started, announced, part};
 use crate::suite::{self, Verdicts};
 use crate::unreached;

@@ -1,7 +1,7 @@
 //! Adverse machines: busy, starved, with a clock that jumps, and with unusual environments (F-35,
 //! F-95, F-98, F-99).
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,12 +18,12 @@ use tokio::net::TcpStream;
 use crate::lab::client::{Client, Revision};
 use crate::lab::ledger::Ledger;
 use crate::lab::load::Plan;
+use crate::lab::ports::free_port;
 use crate::lab::weir::Weir;
 use crate::lab::{Lab, PATIENCE, alone, beside_others, by_night, until};
 
-/// Port that was free a moment ago.
 fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    SocketAddr::from(([127, 0, 0, 1], free_port()))
 }
 
 /// Requests `/healthz` from the admin endpoint and returns the status, if there is a response.

@@ -7,13 +7,8 @@ use serde_json::{Value, json};
 
 use crate::lab::client::{Outcome, Revision};
 use crate::lab::ledger::Ledger;
+use crate::lab::ports::free_port;
 use crate::lab::{Lab, alone_by_night, beside_others, by_night, until};
-
-/// Port without a listener.
-fn closed_address() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
-}
 
 /// Revisions of a server, one of each era.
 const ERAS: [&str; 2] = ["2025-11-25", "2026-07-28"];
@@ -26,8 +21,8 @@ async fn f01_who_is_down_at_the_start_is_missing_and_nobody_else() {
         lab = lab.http(&format!("u{number}"), json!({ "revision": ERAS[number % 2] })).await;
     }
     let config = format!(
-        "[upstreams.refused]\nurl = \"http://{}/mcp\"\n[upstreams.unknown]\nurl = \"http://nowhere.invalid/mcp\"\n",
-        closed_address()
+        "[upstreams.refused]\nurl = \"http://127.0.0.1:{}/mcp\"\n[upstreams.unknown]\nurl = \"http://nowhere.invalid/mcp\"\n",
+        free_port()
     );
     let weir = lab.serve(&config).await;
     assert!(weir.took < Duration::from_secs(1), "ready after {:?}", weir.took);
@@ -49,7 +44,7 @@ async fn f01_who_is_down_at_the_start_is_missing_and_nobody_else() {
 async fn f02_with_all_down_lists_are_empty_and_calls_end_at_once() {
     let _turn = beside_others().await;
     let tables = (0..10).map(|number| {
-        format!("[upstreams.u{number}]\nurl = \"http://{}/mcp\"\n", closed_address())
+        format!("[upstreams.u{number}]\nurl = \"http://127.0.0.1:{}/mcp\"\n", free_port())
     });
     let lab = Lab::new();
     let weir = lab.serve(&tables.collect::<String>()).await;

@@ -17,6 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::lab::client::{Client, Revision};
 use crate::lab::ledger::{End, Ledger, Summary};
 use crate::lab::load::{Plan, Random};
+use crate::lab::ports::free_port;
 use crate::lab::weir::{Resources, Weir};
 use crate::lab::{Lab, alone, by_night, runs, soak_time, until};
 
@@ -299,11 +300,9 @@ struct ConfigFile {
 
 impl ConfigFile {
     fn new() -> Self {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let admin = free.local_addr().unwrap().port();
         let (times, applied, refused) = (BTreeMap::new(), 0, 0);
         Self {
-            admin,
+            admin: free_port(),
             has_transient: false,
             has_visitor: false,
             may_all: true,

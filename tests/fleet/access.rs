@@ -5,7 +5,8 @@ use std::fs;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::json;
 
-use crate::lab::store::{TestStore, free_port};
+use crate::lab::ports::free_port;
+use crate::lab::store::TestStore;
 use crate::lab::until;
 use crate::replicas::{HUB, Replicas, try_weir, weir};
 

@@ -72,6 +72,7 @@ async fn a_check_says_what_is_wrong_with_the_store() {
     let store =
         TestStore::start_with(&["--maxmemory", "10mb", "--maxmemory-policy", "allkeys-lru"]);
     let mut replicas = Replicas::prepare(store.await, "", "").await;
+    replicas.reserve();
     replicas.configure(0, "");
     let config = replicas.config(0);
     let (code, out, error) = try_weir(&["check", "--config", &config]);

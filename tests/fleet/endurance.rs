@@ -14,7 +14,7 @@ use weir::sha256::sha256;
 use crate::crowd::{self, COUNTED, Crowd, Failure, JOBS, PRINCIPALS};
 use crate::lab::nginx::Nginx;
 use crate::lab::store::TestStore;
-use crate::lab::weir::Weir;
+use crate::lab::weir::{Weir, resources};
 use crate::lab::{Lab, soak_time};
 use crate::replicas::{HUB, Replicas};
 
@@ -22,8 +22,13 @@ use crate::replicas::{HUB, Replicas};
 const SPARE_BYTES: u64 = 16 << 20;
 /// Time within which each client notices that its connection has ended.
 const NOTICE: Duration = Duration::from_millis(500);
+/// Time between two samples of the memory.
+const SAMPLES: Duration = Duration::from_millis(200);
 /// Time after the end of a replica within which the others have learned of it.
 const LEARNING: Duration = Duration::from_secs(3);
+
+/// Number of losses with a kill and a stop among them, however slow the machine is.
+const LEAST_LOSSES: usize = 3;
 
 /// A replica that was killed, or stopped with SIGTERM.
 #[derive(Debug)]
@@ -35,6 +40,23 @@ struct Loss {
 
 /// Samples of the resident memory of one process, by its age.
 type Life = Vec<(Duration, u64)>;
+
+/// The process of a replica, whose memory is sampled.
+struct Running {
+    process: u32,
+    since: Instant,
+    life: Life,
+}
+
+impl Running {
+    fn new(weir: &Weir) -> Self {
+        Self { process: weir.pid(), since: Instant::now(), life: Life::new() }
+    }
+
+    fn sample(&mut self) {
+        self.life.push((self.since.elapsed(), resources(self.process).resident_bytes));
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_all_the_time() {
@@ -50,23 +72,22 @@ async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_all_the_ti
         replicas.add().await;
     }
     replicas.wait_until_known(3).await;
-    let addresses: Vec<_> = (0..3).map(|number| replicas[number].address.clone()).collect();
+    let addresses = [0, 1, 2].map(|number| replicas[number].address.clone());
     let nginx = Nginx::start(&addresses);
     let crowd = Crowd::start(&nginx.address, clients, pause, session_length).await;
 
     let (begin, mut losses, mut lives) = (Instant::now(), Vec::new(), Vec::new());
     let mut store_errors = 0;
-    let mut running = [(begin, Life::new()), (begin, Life::new()), (begin, Life::new())];
-    while begin.elapsed() < time {
+    let mut running = [0, 1, 2].map(|number| Running::new(&replicas[number]));
+    loop {
         let next = interval * u32::try_from(losses.len() + 1).expect("a small number");
-        while begin.elapsed() < next.min(time) {
-            tokio::time::sleep(Duration::from_millis(200)).await;
-            for (number, (since, life)) in running.iter_mut().enumerate() {
-                life.push((since.elapsed(), replicas[number].resources().resident_bytes));
-            }
+        let end = if losses.len() < LEAST_LOSSES { next } else { time };
+        while begin.elapsed() < next.min(end) {
+            tokio::time::sleep(SAMPLES).await;
+            running.iter_mut().for_each(Running::sample);
             crowd.check();
         }
-        if begin.elapsed() >= time {
+        if begin.elapsed() >= end && losses.len() >= LEAST_LOSSES {
             break;
         }
         // The last one lives for a third of the time, so that growth of its memory is seen.
@@ -74,10 +95,21 @@ async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_all_the_ti
         let at = losses.len();
         let number = if (at + 1) % third == 0 { 2 } else { at % 2 };
         store_errors += errors_of_store(&replicas, number);
-        losses.push(replace(&mut replicas, number, at % 4 < 2, &addresses[number]).await);
-        lives.push(std::mem::replace(&mut running[number], (Instant::now(), Life::new())).1);
+        let sampling = async {
+            loop {
+                tokio::time::sleep(SAMPLES).await;
+                let others = running.iter_mut().enumerate().filter(|(it, _)| *it != number);
+                others.for_each(|(_, other)| other.sample());
+            }
+        };
+        tokio::select! {
+            loss = replace(&mut replicas, number, at % 4 < 2) => losses.push(loss),
+            () = sampling => {}
+        }
+        let successor = Running::new(&replicas[number]);
+        lives.push(std::mem::replace(&mut running[number], successor).life);
     }
-    lives.extend(running.map(|(_, life)| life));
+    lives.extend(running.map(|it| it.life));
     let records = crowd.stop().await;
     (0..3).for_each(|number| check_log(&replicas[number]));
     drop(nginx);
@@ -152,15 +184,15 @@ fn config() -> String {
     text
 }
 
-/// Ends a replica and starts it again at its address.
-async fn replace(replicas: &mut Replicas, number: usize, is_kill: bool, address: &str) -> Loss {
+/// Ends a replica and starts it again.
+async fn replace(replicas: &mut Replicas, number: usize, is_kill: bool) -> Loss {
     let (begin, mut weir) = (Instant::now(), replicas.take(number));
     weir.signal(if is_kill { Signal::KILL } else { Signal::TERM });
     let code = weir.ended().await;
     let end = Instant::now();
     assert!(is_kill || code == Some(0), "{}", weir.log().join("\n"));
     check_log(&weir);
-    replicas.restart_at(number, address).await;
+    replicas.restart(number).await;
     Loss { is_kill, begin, end }
 }
 

@@ -92,6 +92,7 @@ async fn c09_a_primary_that_was_killed_is_replaced_by_the_one_that_the_sentinels
 async fn a_check_says_what_is_wrong_with_sentinels() {
     let (store, mut set) = SentinelSet::start(rights()).await;
     let mut replicas = Replicas::prepare(store, "", "").await;
+    replicas.reserve();
     let check = |replicas: &Replicas| {
         replicas.configure(0, "");
         let (code, out, error) = try_weir(&["check", "--config", &replicas.config(0)]);
@@ -145,6 +146,7 @@ async fn c09_the_node_of_a_cluster_that_has_the_slot_of_the_fleet_is_followed() 
 async fn a_check_says_what_is_wrong_with_a_cluster() {
     let (store, set) = ClusterSet::start().await;
     let mut replicas = Replicas::prepare(store, "", "").await;
+    replicas.reserve();
     let check = |replicas: &Replicas| {
         replicas.configure(0, "");
         let (code, out, error) = try_weir(&["check", "--config", &replicas.config(0)]);

@@ -9,7 +9,8 @@ use serde_json::json;
 
 use crate::lab::Lab;
 use crate::lab::client::{Client, Revision};
-use crate::lab::store::{TestStore, free_port};
+use crate::lab::ports::free_port;
+use crate::lab::store::TestStore;
 use crate::lab::weir::Weir;
 
 /// Beginning of the configuration of each replica.
@@ -25,6 +26,8 @@ pub(crate) struct Replicas {
     /// Additions to the configuration of each replica, and to its `[fleet]`.
     config: String,
     fleet: String,
+    /// Port of each replica, which it keeps when it starts again.
+    ports: Vec<u16>,
     running: Vec<Option<Weir>>,
 }
 
@@ -55,7 +58,7 @@ impl Replicas {
         let keys = lab.folder().join("fleet-keys");
         weir(&["fleet", "key", keys.to_str().expect("text")]);
         let (config, fleet) = (config.to_owned(), fleet.to_owned());
-        Self { lab, store, keys, config, fleet, running: Vec::new() }
+        Self { lab, store, keys, config, fleet, ports: Vec::new(), running: Vec::new() }
     }
 
     /// Starts one more replica, and returns its number.
@@ -67,6 +70,7 @@ impl Replicas {
 
     /// Returns the number of a further replica, which does not run yet.
     pub(crate) fn reserve(&mut self) -> usize {
+        self.ports.push(free_port());
         self.running.push(None);
         self.running.len() - 1
     }
@@ -79,16 +83,6 @@ impl Replicas {
     /// Starts a replica that does not run, and waits until it serves.
     pub(crate) async fn restart(&mut self, number: usize) {
         self.configure(number, &self.config.clone());
-        self.start_configured(number).await;
-    }
-
-    /// Like [`Self::restart`], at the address that it had.
-    pub(crate) async fn restart_at(&mut self, number: usize, address: &str) {
-        self.configure(number, &self.config.clone());
-        let path = self.config(number);
-        let text = fs::read_to_string(&path).expect("written");
-        let text = text.replacen("127.0.0.1:0", address, 1);
-        fs::write(path, text).expect("written");
         self.start_configured(number).await;
     }
 
@@ -112,7 +106,8 @@ impl Replicas {
         let folder = self.folder(number);
         fs::create_dir_all(&folder).expect("made");
         let common = fs::read_to_string(self.lab.config()).expect("written");
-        let common = common.replace("[server]\n", SERVER);
+        let address = format!("127.0.0.1:{}", self.ports[number]);
+        let common = common.replace("[server]\n", SERVER).replacen("127.0.0.1:0", &address, 1);
         let (store, keys, own, port) = (self.store.table(), &self.keys, &self.fleet, free_port());
         let text = format!(
             "{common}\n{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n[fleet]\nstore = {store}\nkeys = {{ file = {keys:?} }}\n\

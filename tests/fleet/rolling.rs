@@ -68,7 +68,7 @@ async fn replace_all(behind_nginx: bool) {
         // A balancer notices it in its readiness.
         ready.write().await.retain(|address| *address != weir.address);
         assert_eq!(weir.ended().await, Some(0), "{}", weir.log().join("\n"));
-        replicas.restart_at(number, &weir.address).await;
+        replicas.restart(number).await;
         ready.write().await.push(replicas[number].address.clone());
     }
     over.store(true, Ordering::Relaxed);

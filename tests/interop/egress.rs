@@ -20,7 +20,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::fleet::{Fleet, Served, soon};
-use crate::parts::{free_port, part};
+use crate::lab::ports::free_port;
+use crate::parts::part;
 
 /// tinyproxy that admits one user.
 struct Proxy {
@@ -31,7 +32,7 @@ struct Proxy {
 
 impl Proxy {
     async fn start() -> Self {
-        let (folder, port) = (TempDir::new().unwrap(), free_port().await);
+        let (folder, port) = (TempDir::new().unwrap(), free_port());
         let log = folder.path().join("log");
         let config = format!(
             "Port {port}\nListen 127.0.0.1\nTimeout 60\nLogFile \"{}\"\nLogLevel Connect\n\
@@ -86,7 +87,7 @@ fn write_certificates(folder: &Path) {
 
 /// Weir with one prompt, and its URL for others. With `tls` it demands a certificate of clients.
 async fn inner(tls: &str) -> (Served, String, Fleet) {
-    let (fleet, port) = (Fleet::plain(""), free_port().await);
+    let (fleet, port) = (Fleet::plain(""), free_port());
     write_certificates(fleet.folder());
     let scheme = if tls.is_empty() { "http" } else { "https" };
     let config = format!(

@@ -18,7 +18,8 @@ use tokio::process::Command;
 
 use crate::clients::{Client, Listener, modern, over_http};
 use crate::fleet::{Fleet, Served, soon};
-use crate::parts::{Started, announced, free_port, part, script};
+use crate::lab::ports::free_port;
+use crate::parts::{Started, announced, part, script};
 
 /// Client secret of the program without a user.
 const ROBOT_SECRET: &str = "the-secret-of-the-robot";
@@ -82,7 +83,7 @@ async fn run_client(command: &mut Command) -> Value {
 #[tokio::test]
 async fn sdk_clients_log_in_at_a_real_provider() {
     for signed_with in ["RS256", "ES256", "EdDSA"] {
-        let port = free_port().await;
+        let port = free_port();
         let endpoint = format!("http://127.0.0.1:{port}/mcp");
         let provider = provider(&endpoint, signed_with).await;
         let fleet = gateway(port, &provider.url).await;
@@ -119,7 +120,7 @@ struct ProtectedServer {
 impl ProtectedServer {
     /// Starts both; the variables are those of the provider.
     async fn start(variables: &[(&str, &str)]) -> Self {
-        let port = free_port().await;
+        let port = free_port();
         let endpoint = format!("http://127.0.0.1:{port}/mcp");
         let mut command = provider_command(&endpoint);
         let provider = announced(command.envs(variables.iter().copied())).await;
@@ -272,7 +273,7 @@ async fn run(fleet: &Fleet, arguments: &[&str]) -> (bool, String, String) {
 /// Signs in as a user does, whose browser opens the URL that `weir login` prints. One on another
 /// machine cannot come back, so the user pastes the address. Returns what Weir has printed.
 async fn log_in(fleet: &Fleet, is_elsewhere: bool) -> String {
-    let port = free_port().await.to_string();
+    let port = free_port().to_string();
     let mut login = fleet.command(&["login", "inner", "--no-browser", "--port", &port]);
     let mut login =
         login.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

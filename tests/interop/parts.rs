@@ -11,6 +11,7 @@ use tokio::process::{Child, Command};
 use tokio_util::task::TaskTracker;
 
 use crate::fleet::soon;
+use crate::lab::ports::free_port;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -38,15 +39,10 @@ pub(crate) struct Started {
     _child: Child,
 }
 
-/// Port that is free for now.
-pub(crate) async fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
-}
-
 /// `server-everything` over Streamable HTTP. It does not report a port that the system chose, so it
 /// gets a free one.
 pub(crate) async fn everything_over_http() -> Started {
-    let port = free_port().await;
+    let port = free_port();
     let child = everything_on(port, "streamableHttp", "listening on port").await;
     Started { url: format!("http://127.0.0.1:{port}/mcp"), _child: child }
 }

@@ -20,7 +20,8 @@ use crate::clients::GREETING;
 use crate::expected::{differences, expected, without};
 use crate::fleet::{Fleet, Log, PATIENCE, Served, example};
 use crate::lab::nginx::Nginx;
-use crate::lab::store::{TestStore, free_port};
+use crate::lab::ports::free_port;
+use crate::lab::store::TestStore;
 use crate::parts::{fastmcp, part, script, sdk2};
 
 /// Number of clients that run at once; more would only slow each other down.

@@ -11,9 +11,9 @@ use tokio::process::Command;
 
 use crate::clients::{Client, Listener, legacy, modern, object, over_http};
 use crate::fleet::{Fleet, soon};
+use crate::lab::ports::free_port;
 use crate::parts::{
-    Started, everything, everything_on, everything_over_http, fastmcp, free_port, page, part,
-    script, sdk2,
+    Started, everything, everything_on, everything_over_http, fastmcp, page, part, script, sdk2,
 };
 
 fn arguments(name: &'static str, arguments: Value) -> CallToolRequestParams {
@@ -210,7 +210,7 @@ async fn a_real_servers_change_reaches_clients_of_both_eras_whatever_era_the_ser
 
 #[tokio::test]
 async fn a_real_server_of_the_older_transport_is_found_used_and_found_again() {
-    let (port, ready) = (free_port().await, "running on port");
+    let (port, ready) = (free_port(), "running on port");
     let mut server = everything_on(port, "sse", ready).await;
     let url = format!("http://127.0.0.1:{port}/sse");
     let fleet = Fleet::new(&format!(

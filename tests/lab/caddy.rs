@@ -5,7 +5,7 @@ use std::process::Stdio;
 use tempfile::TempDir;
 
 use super::nginx::{deploy, end, part, path_in};
-use super::store::free_port;
+use super::ports::free_port;
 
 /// Running Caddy; it ends when this is dropped.
 pub(crate) struct Caddy {

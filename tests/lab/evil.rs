@@ -10,6 +10,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::example;
+use super::ports::free_port;
 
 pub(crate) struct Evil {
     pub(crate) name: String,
@@ -36,7 +37,8 @@ impl Evil {
     }
 
     pub(super) async fn http(lab: &Path, name: &str, script: Value) -> Self {
-        let transport = Transport::Http { address: "127.0.0.1:0".into(), child: None };
+        let address = format!("127.0.0.1:{}", free_port());
+        let transport = Transport::Http { address, child: None };
         let mut evil = Self::new(lab, name, script, transport);
         evil.start().await;
         evil

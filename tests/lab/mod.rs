@@ -6,7 +6,7 @@
 //! sends requests in either era, over HTTP and stdio; `ledger.rs` checks that each request ended
 //! once, with its own response, and was executed once at most; `load.rs` runs many clients at once.
 //! `store.rs`, `store_set.rs`, `nginx.rs`, `caddy.rs` and `links.rs` are what several replicas need
-//! around them.
+//! around them; `ports.rs` gives ports to programs that cannot choose one.
 //!
 //! Another test binary includes it with `#[path = "../lab/mod.rs"]`.
 
@@ -19,6 +19,7 @@ pub(crate) mod ledger;
 pub(crate) mod links;
 pub(crate) mod load;
 pub(crate) mod nginx;
+pub(crate) mod ports;
 pub(crate) mod store;
 pub(crate) mod store_set;
 pub(crate) mod weir;

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::store::free_port;
+use super::ports::free_port;
 
 /// Running nginx; it ends when this is dropped.
 pub(crate) struct Nginx {

@@ -7,6 +7,7 @@ use redis::FromRedisValue;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
+use super::ports::free_port;
 use super::store_set::query;
 use super::until;
 
@@ -19,12 +20,6 @@ pub(crate) struct TestStore {
     /// Value of `store` in the configuration, if it needs more than the URL.
     pub(crate) access: Option<String>,
     child: Option<Child>,
-}
-
-/// Returns a port that was free a moment ago.
-pub(crate) fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound").port()
 }
 
 /// Path of the server program.

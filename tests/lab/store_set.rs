@@ -13,7 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use super::store::{TestStore, free_port, server};
+use super::ports::free_port;
+use super::store::{TestStore, server};
 use super::until;
 
 /// Name of the primary, and passwords of a user of the servers and of the sentinels.

@@ -10,8 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
+use super::PATIENCE;
 use super::client::{Client, ListenStream, Outcome, Revision};
-use super::{PATIENCE, until};
 
 /// A running `weir serve`.
 pub(crate) struct Weir {
@@ -59,13 +59,22 @@ impl Weir {
             }
         });
         let mut weir = Self { address: String::new(), took: Duration::ZERO, child, log };
-        until("it gets ready", || weir.logged("ready").is_some()).await;
+        weir.wait_until_ready(begin + PATIENCE).await;
         weir.took = begin.elapsed();
         let ready = weir.logged("ready").expect("it is ready");
         let endpoint = ready["endpoint"].as_str().expect("an endpoint");
         let address = endpoint.trim_start_matches("http://").split('/').next();
         weir.address = address.expect("an address").to_owned();
         weir
+    }
+
+    async fn wait_until_ready(&mut self, end: Instant) {
+        while self.logged("ready").is_none() {
+            let code = self.child.try_wait().expect("it can be waited for");
+            let is_in_vain = code.is_some() || Instant::now() > end;
+            assert!(!is_in_vain, "not ready, {code:?}: {}", self.log().join("\n"));
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
     }
 
     pub(crate) fn pid(&self) -> u32 {

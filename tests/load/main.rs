@@ -30,6 +30,8 @@ mod crowding;
 mod gateway;
 mod ledger;
 mod overload;
+#[path = "../lab/ports.rs"]
+mod ports;
 mod server;
 mod stopping;
 mod strangers;

@@ -18,6 +18,7 @@ use weir::json::Object;
 use crate::client::{Call, Client, Response};
 use crate::gateway::Gateway;
 use crate::ledger::{Ledger, Outcome};
+use crate::ports::free_port;
 use crate::server::Server;
 use crate::{ONE_AT_A_TIME, often};
 
@@ -88,8 +89,7 @@ async fn f84_upgrades_under_load_refuse_nobody_and_lose_nothing() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(1_000).await;
     // The admin endpoint uses the same socket, too.
-    let operators = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
-    let operators = operators.expect("a free port");
+    let operators = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let config = format!("[admin]\nlisten = \"{operators}\"\n[state]\ndir = \"state\"");
     let gateway = Gateway::start(server.address, &config);
     let crowd = Crowd::gather(&gateway);
