@@ -6,8 +6,8 @@
 // programs `signer-ES256`, `signer-EdDSA` and `signer-RS256` with keys, which are written to `ALGORITHM.pem` in
 // ROBOT_KEYS. Tokens of programs live ROBOT_SECONDS, those of users USER_SECONDS. Refresh tokens are used once: a
 // second use ends all tokens of the sign-in. Each secret of a request for a token, of a registration and of their
-// responses becomes a line of the file SECRETS, and the status of each response to a refresh token one of REFRESHES.
-// While there is a file REFRESHES.hold these responses are lost.
+// responses becomes a line of the file SECRETS, and the status of each response to a refresh token one of REFRESHES,
+// with its time in milliseconds. While there is a file REFRESHES.hold these responses are lost.
 
 import { generateKeyPairSync } from 'node:crypto';
 import { appendFileSync, existsSync, writeFileSync } from 'node:fs';
@@ -114,7 +114,7 @@ provider.use(async (context, next) => {
     await next();
     const { REFRESHES } = process.env;
     if (!REFRESHES || context.path !== '/token' || context.oidc?.body?.grant_type !== 'refresh_token') return;
-    appendFileSync(REFRESHES, `${context.status}\n`);
+    appendFileSync(REFRESHES, `${context.status} ${Date.now()}\n`);
     if (existsSync(`${REFRESHES}.hold`)) await new Promise(() => {});
 });
 
