@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -74,6 +75,27 @@ async fn c12_a_session_that_was_ended_on_one_replica_has_ended_on_all() {
         client.move_to(&replicas[number].address);
         let outcome = client.call(HUB, json!({})).await;
         assert!(!outcome.is_result(), "{number}, after the kill: {outcome:?}");
+    }
+}
+
+#[tokio::test]
+async fn c12_a_session_that_was_taken_over_and_ended_is_not_served_by_the_replica_that_had_it() {
+    let replicas = Replicas::start(3).await;
+    let mut clients = Vec::new();
+    for _ in 0..60 {
+        clients.push(replicas.legacy(0).await);
+    }
+    replicas[0].signal(Signal::TERM);
+    // One of the others learns first that it stops, and takes sessions over; the other one still
+    // sends requests on to it.
+    for (number, client) in clients.iter_mut().enumerate() {
+        let (ends, asks) = if number % 2 == 0 { (1, 2) } else { (2, 1) };
+        client.move_to(&replicas[ends].address);
+        assert_eq!(client.end_session().await, 204);
+        client.move_to(&replicas[asks].address);
+        let outcome = client.request("ping", json!({})).await;
+        assert!(!outcome.is_result(), "{number}: {outcome:?}");
+        tokio::time::sleep(Duration::from_millis(15)).await;
     }
 }
 

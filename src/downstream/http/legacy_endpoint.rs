@@ -43,7 +43,7 @@ pub(super) async fn post(
     if let Some(response) = forward_to_asker(request, client, &message).await? {
         return Ok(response);
     }
-    let session = find_session(request, client).await?;
+    let session = find_session(request, client, Some(&message)).await?;
     match message {
         Message::Request(message) => {
             // A lost stream does not end a call of this era, and so not its response.
@@ -89,7 +89,7 @@ pub(super) async fn post_batch(
     if request.era_of_unversioned() == Era::Modern {
         return Err(batch::batches_removed().into());
     }
-    let session = find_session(request, client).await?;
+    let session = find_session(request, client, None).await?;
     let messages = batch::read(session.peer.context.revision, text)?;
     let buffer_limit = &request.state.settings.buffer_limit;
     let responses = batch::serve(client, &session.peer, messages, buffer_limit, Ok);
@@ -153,7 +153,7 @@ pub(super) async fn get(
     client: &ClientContext,
 ) -> Result<HttpResponse, HttpRefusal> {
     head::check_get(request.headers())?;
-    let session = find_session(request, client).await?;
+    let session = find_session(request, client, None).await?;
     request.require_memory()?;
     match request.state.settings.resumable {
         true => resume::get(request, session, client),
@@ -166,7 +166,7 @@ pub(super) async fn delete(
     request: &HttpRequest,
     client: &ClientContext,
 ) -> Result<HttpResponse, HttpRefusal> {
-    let session = find_session(request, client).await?;
+    let session = find_session(request, client, None).await?;
     let state = &request.state;
     state.sessions.end(&session, state.settings.session_lifetime.max_age).await;
     Ok(response_body::empty(StatusCode::NO_CONTENT))
@@ -174,9 +174,11 @@ pub(super) async fn delete(
 
 /// Finds the session of a legacy request, or rebuilds it, and validates its version header. The
 /// error is the response; if another replica of the fleet has the session, that of this replica.
-pub(super) async fn find_session(
+/// `message` is the content of the request, if that is one message.
+async fn find_session(
     request: &HttpRequest,
     client: &ClientContext,
+    message: Option<&Message>,
 ) -> Result<SessionGuard, HttpRefusal> {
     let (state, headers) = (&request.state, request.headers());
     if !headers.contains_key(session::HEADER) {
@@ -189,7 +191,7 @@ pub(super) async fn find_session(
     }
     let session = match find_open_session(request, client) {
         Some(session) => session,
-        None => Box::pin(fetch_session(request, client)).await?,
+        None => Box::pin(fetch_session(request, client, message)).await?,
     };
     client.audit_event().set_session(&session.mark);
     client.audit_event().set_revision(session.peer.context.revision);
@@ -220,6 +222,7 @@ pub(super) fn find_open_session(
 async fn fetch_session(
     request: &HttpRequest,
     client: &ClientContext,
+    message: Option<&Message>,
 ) -> Result<SessionGuard, HttpRefusal> {
     let (state, settings) = (&request.state, &request.state.settings);
     let id = host_check::single_value(request.headers(), &session::HEADER);
@@ -229,7 +232,7 @@ async fn fetch_session(
         .filter(|(_, opened)| settings.versions.has(opened.facts.revision))
         .ok_or_else(no_session)?;
     if let Some(fleet) = state.fleet() {
-        if let Some(session) = find_moved_session(request, client, id) {
+        if let Some(session) = find_moved_session(request, client, message, id) {
             return Ok(session);
         }
         let placed = session::placed(id, opened.sealed_by, &opened.facts, max_age);
@@ -279,15 +282,18 @@ async fn take_over_or_forward(
     Err(results::too_busy(SESSION_RETRY).into())
 }
 
-/// Finds a session that another replica has taken over, for a message that concerns a call that
-/// still runs here.
+/// Finds a session that another replica has taken over, for a message that may concern a call that
+/// still runs here: a notification or a response. A request belongs to the replica that has the
+/// session now, and its client may have ended it there.
 fn find_moved_session(
     request: &HttpRequest,
     client: &ClientContext,
+    message: Option<&Message>,
     id: &str,
 ) -> Option<SessionGuard> {
-    let is_forwarded = request.connection.is_forwarded();
-    is_forwarded.then(|| request.state.sessions.find_moved(client, id)).flatten()
+    let may_concern = matches!(message, Some(Message::Notification(_) | Message::Response(_)));
+    let is_for_call = may_concern && request.connection.is_forwarded();
+    is_for_call.then(|| request.state.sessions.find_moved(client, id)).flatten()
 }
 
 /// Sends a client's response on to the replica that sent the request, if that is another one: a
