@@ -12,8 +12,7 @@ use super::{
     part, run, weir,
 };
 #[cfg(target_os = "linux")]
-use crate::lab::ports::free_port;
-use crate::lab::store::TestStore;
+use crate::lab::{ports::free_port, store::TestStore};
 
 /// Statements of a file without its comments, with single spaces.
 fn statements(path: &str) -> Vec<String> {

@@ -81,13 +81,14 @@ async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_all_the_ti
     let mut running = [0, 1, 2].map(|number| Running::new(&replicas[number]));
     loop {
         let next = interval * u32::try_from(losses.len() + 1).expect("a small number");
-        let end = if losses.len() < LEAST_LOSSES { next } else { time };
-        while begin.elapsed() < next.min(end) {
+        let is_enough = losses.len() >= LEAST_LOSSES;
+        let end = if is_enough { next.min(time) } else { next };
+        while begin.elapsed() < end {
             tokio::time::sleep(SAMPLES).await;
             running.iter_mut().for_each(Running::sample);
             crowd.check();
         }
-        if begin.elapsed() >= end && losses.len() >= LEAST_LOSSES {
+        if is_enough && begin.elapsed() >= time {
             break;
         }
         // The last one lives for a third of the time, so that growth of its memory is seen.
