@@ -507,7 +507,7 @@ pub(super) mod tests {
         for file in fs::read_dir(vault.folder).expect("a folder") {
             let path = file.expect("a file").path();
             let text = fs::read_to_string(&path).expect("text");
-            assert!(!text.contains("hunter") && !text.contains("test"), "{text}");
+            assert!(!text.contains("hunter") && !text.contains("mcp.test"), "{text}");
             let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&path).expect("there"));
             assert_eq!(mode & 0o077, 0, "{}", path.display());
         }

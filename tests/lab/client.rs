@@ -22,6 +22,9 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::PATIENCE;
 
+/// Name that a client states in `initialize`.
+pub(crate) const NAME: &str = "client of the lab";
+
 /// Protocol revision of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Revision(&'static str);
@@ -154,7 +157,7 @@ impl Client {
         let hello = json!({
             "protocolVersion": self.revision.as_str(),
             "capabilities": self.capabilities,
-            "clientInfo": { "name": "load", "version": "1" },
+            "clientInfo": { "name": NAME, "version": "1" },
         });
         let outcome = self.request("initialize", hello).await;
         if !outcome.is_result() {
