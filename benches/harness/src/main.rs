@@ -15,6 +15,8 @@ mod count;
 mod fixture;
 mod forward;
 mod load;
+#[path = "../../../tests/lab/ports.rs"]
+mod ports;
 mod process;
 mod report;
 mod results;

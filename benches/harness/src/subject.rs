@@ -10,7 +10,7 @@ mod weir;
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ pub(crate) use replicas::{Store, start_replicas};
 pub(crate) use weir::{Credentials, Policy, Setup, start as start_weir};
 
 use crate::load::peer::{Era, Peer};
+use crate::ports::free_port;
 use crate::process::{self, Process};
 
 /// One subject.
@@ -173,8 +174,8 @@ fn running(address: SocketAddr, process: Option<Process>, folder: &Path) -> Runn
 }
 
 /// Address without a listener.
-fn free_address() -> io::Result<SocketAddr> {
-    TcpListener::bind("127.0.0.1:0")?.local_addr()
+fn free_address() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], free_port()))
 }
 
 /// Maximum time until a subject is ready.

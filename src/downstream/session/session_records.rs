@@ -97,9 +97,11 @@ impl SessionRecords {
     /// Records that a client has ended its session. Requests find it ended from now on, and after a
     /// restart once the future is complete.
     pub(crate) fn end(&self, id: &str, until: SystemTime) -> impl Future<Output = ()> + use<> {
-        self.state.lock().put(key_of(id), seconds_of(until), SessionRecord::Ended);
+        let key = key_of(id);
+        self.state.lock().put(key, seconds_of(until), SessionRecord::Ended);
         let records = self.clone();
-        async move { records.write().await }
+        // Another write that has begun may have taken the record, and not be done when this is.
+        async move { records.write_with(HashSet::from([key])).await }
     }
 
     /// Records the settings of a session; [`SessionRecords::run`] writes them.
@@ -154,7 +156,12 @@ impl SessionRecords {
 
     /// Writes what is not written yet. What cannot be written now is written with the next record.
     pub(crate) async fn write(&self) {
-        let pending = std::mem::take(&mut self.state.lock().pending);
+        self.write_with(HashSet::new()).await;
+    }
+
+    /// Writes these records, and what is not written yet.
+    async fn write_with(&self, mut pending: HashSet<RecordKey>) {
+        pending.extend(std::mem::take(&mut self.state.lock().pending));
         if pending.is_empty() {
             return;
         }
@@ -439,6 +446,21 @@ mod tests {
             assert_eq!(records.find("c").await, Some(SessionSettings::default()));
         }
         assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
+    }
+
+    #[tokio::test]
+    async fn of_two_ends_at_a_time_each_is_complete_once_its_own_record_is_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("sessions");
+        let records = file(&path);
+        let locked = open_locked(&path).expect("locked");
+        let one = std::pin::pin!(records.end("a", later()));
+        let mut other = std::pin::pin!(records.end("b", later()));
+        // The first takes all records that are to be written.
+        assert!(futures::poll!(one).is_pending() && futures::poll!(other.as_mut()).is_pending());
+        drop(locked);
+        other.await;
+        assert_eq!(file(&path).find("b").await, None);
     }
 
     #[tokio::test]

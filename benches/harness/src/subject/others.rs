@@ -64,7 +64,7 @@ pub(super) fn fixture_arguments(settings: &fixture::Settings) -> Vec<String> {
 // === The gateways ===
 
 pub(super) fn nginx(programs: &Programs, to: SocketAddr, folder: &Path) -> io::Result<Running> {
-    let address = free_address()?;
+    let address = free_address();
     let text = std::fs::read_to_string(programs.gateways.join("nginx.conf"))?;
     let text = text
         .replace("@LISTEN@", &address.to_string())
@@ -78,14 +78,14 @@ pub(super) fn nginx(programs: &Programs, to: SocketAddr, folder: &Path) -> io::R
 }
 
 pub(super) fn floor(to: SocketAddr, folder: &Path) -> io::Result<Running> {
-    let address = free_address()?;
+    let address = free_address();
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("forward").arg(format!("--listen={address}")).arg(format!("--to={to}"));
     Ok(running(address, Some(Process::start(command, &folder.join("errors"))?), folder))
 }
 
 pub(super) fn fastmcp(programs: &Programs, to: SocketAddr, folder: &Path) -> io::Result<Running> {
-    let address = free_address()?;
+    let address = free_address();
     let mut command = Command::new(programs.parts.join("mcp2/bin/python"));
     command.arg(programs.gateways.join("fastmcp_proxy.py"));
     command.arg(address.port().to_string()).arg(format!("http://{to}/mcp"));
@@ -98,7 +98,7 @@ pub(super) async fn contextforge(
     to: SocketAddr,
     folder: &Path,
 ) -> io::Result<Running> {
-    let address = free_address()?;
+    let address = free_address();
     let mut command = Command::new(programs.parts.join("contextforge/bin/python"));
     command.arg(programs.gateways.join("contextforge.py"));
     command.arg(address.port().to_string()).arg(format!("http://{to}/mcp")).arg(folder);

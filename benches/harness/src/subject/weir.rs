@@ -90,7 +90,7 @@ const KEYS: usize = 32;
 
 pub(crate) fn start(programs: &Programs, setup: &Setup<'_>, folder: &Path) -> io::Result<Running> {
     std::fs::create_dir_all(folder)?;
-    let address = free_address()?;
+    let address = free_address();
     let keys = match setup.policy {
         Policy::None => Vec::new(),
         Policy::Full { .. } => (0..KEYS).map(key).collect(),
@@ -159,7 +159,7 @@ fn configuration(
         text.push_str("[sign_in]\ninsecure_loopback = true\n");
     }
     if let Some(store) = setup.store {
-        let (listen, key) = (free_address()?, "A".repeat(43));
+        let (listen, key) = (free_address(), "A".repeat(43));
         let _ = write!(
             text,
             "[fleet]\nstore = {{ url = \"redis://{store}\" }}\nkeys = \"{key}\"\nlisten = \"{listen}\"\n"
