@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 use super::example;
 use super::serving::terminate;
+use crate::ports::free_port;
 
 /// The secrets; each names its place, so that a leak identifies its source.
 #[derive(Default)]
@@ -128,7 +129,7 @@ impl PlantedConfig {
         let tokens: Vec<_> = (0..7).map(|at| secret(at, "auth")).collect();
         let client_secrets: Vec<_> = (0..5).map(|at| secret(at, "client-secret")).collect();
         let address = strange.local_addr().expect("bound");
-        let admin = free_address();
+        let admin = format!("127.0.0.1:{}", free_port());
         let queries = [planted.plant("query"), planted.plant("query")];
         let keys: Vec<_> = ["key", "expired"].map(|place| planted.plant(place)).to_vec();
         let proxy = planted.plant("proxy-password");
@@ -365,12 +366,6 @@ fn operator_outputs(planted_config: &PlantedConfig) -> Vec<(String, String)> {
     let pages = ["/readyz?verbose", "/metrics", "/status"].map(page);
     let commands = ["status", "status --json", "top --once"].map(command);
     pages.into_iter().chain(commands).collect()
-}
-
-/// Address that was free a moment ago.
-fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").to_string()
 }
 
 /// Command lines of a process and of its children.

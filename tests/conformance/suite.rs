@@ -71,7 +71,7 @@ pub(crate) fn script(path: &str) -> PathBuf {
 /// Runs the scenarios for servers of this revision against this URL.
 pub(crate) async fn of_server(url: &str, revision: &str) -> Verdicts {
     let folder = TempDir::new().unwrap();
-    run(folder.path(), &["server", "--url", url, "--requirements", revision]).await;
+    run(folder.path(), true, &["server", "--url", url, "--requirements", revision]).await;
     read(folder.path(), "server-", &Requirements::of(revision).scenarios("server"))
 }
 
@@ -91,7 +91,8 @@ pub(crate) async fn of_client(revision: &str, era: Era) -> Verdicts {
         let is_older = OF_2025_03_26.contains(&&**scenario);
         let revision = if is_older { "2025-03-26" } else { revision };
         let which = ["--scenario", scenario, "--spec-version", revision, "--force"];
-        run(folder.path(), &[&["client", "--command", &command][..], &which[..]].concat()).await;
+        let arguments = [&["client", "--command", &command][..], &which[..]].concat();
+        run(folder.path(), false, &arguments).await;
     });
     runs.buffer_unordered(AT_ONCE).collect::<Vec<_>>().await;
     read(folder.path(), "", &scenarios)
@@ -116,10 +117,14 @@ impl Requirements {
     }
 }
 
-async fn run(folder: &Path, arguments: &[&str]) {
+/// Runs the suite; a patient one waits longer where it waits for a second or less.
+async fn run(folder: &Path, is_patient: bool, arguments: &[&str]) {
     let mut command = Command::new(part("bin/node"));
+    if is_patient {
+        command.arg("--import").arg(script("clients/patience.mjs"));
+    }
     command.arg(part(&format!("{SUITE}/dist/index.js"))).args(arguments);
-    command.arg("--output-dir").arg(folder).kill_on_drop(true);
+    command.args(["--timeout", "150000"]).arg("--output-dir").arg(folder).kill_on_drop(true);
     command.env("WEIR", env!("CARGO_BIN_EXE_weir")).current_dir(env!("CARGO_MANIFEST_DIR"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let ended = tokio::time::timeout(PATIENCE, command.status());

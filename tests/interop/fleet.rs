@@ -1,5 +1,6 @@
 //! Weir as a process, with a configuration of the test's own.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -109,10 +110,14 @@ impl Log {
 
     /// Reads the log to its end, so that the pipe never fills, and returns all of it.
     pub(crate) async fn rest(mut self) -> String {
+        self.read().await;
+        self.seen.join("\n")
+    }
+
+    async fn read(&mut self) {
         while let Ok(Some(line)) = self.lines.next_line().await {
             self.seen.push(line);
         }
-        self.seen.join("\n")
     }
 }
 
@@ -125,6 +130,12 @@ impl Served {
     /// Waits until the log has a further line of this message for this upstream.
     pub(crate) async fn logs(&mut self, message: &str, upstream: &str) {
         self.log.next(|line| is_about(line, message, upstream)).await;
+    }
+
+    /// Reads the log while the test does something else, so that the pipe never fills.
+    pub(crate) async fn drain(&mut self) -> Infallible {
+        self.log.read().await;
+        panic!("Weir has ended: {}", self.log.seen.join("\n"));
     }
 
     /// Memory of the program without the pages of its file, which are three times as many without
