@@ -203,7 +203,7 @@ pub(super) mod tests {
             let began = std::time::Instant::now();
             assert_eq!(redacted(&text, &[("k", evil)]), None, "{evil}");
             // Without optimization, on a machine with other things to do.
-            assert!(began.elapsed().as_millis() < 1_000, "{evil}: {:?}", began.elapsed());
+            assert!(began.elapsed().as_secs() < 60, "{evil}: {:?}", began.elapsed());
         }
     }
 }
