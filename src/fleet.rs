@@ -137,13 +137,13 @@ pub(crate) enum HopFailure {
 impl Fleet {
     /// Creates a replica, which knows no other members before its first heartbeat.
     pub fn new(keys: SealingKeys, settings: FleetSettings) -> Arc<Self> {
-        let store = RedisStore::new(settings.store.clone(), &settings.name);
+        let store = RedisStore::new(settings.store.clone(), &settings.name, REPLY_TIMEOUT);
         Self::with_store(keys, settings, Box::new(store), true)
     }
 
     /// Creates a process that knows the members and is none: for upstreams that run on one of them.
     pub(crate) fn observer(keys: SealingKeys, settings: FleetSettings) -> Arc<Self> {
-        let store = RedisStore::new(settings.store.clone(), &settings.name);
+        let store = RedisStore::new(settings.store.clone(), &settings.name, REPLY_TIMEOUT);
         Self::with_store(keys, settings, Box::new(store), false)
     }
 
@@ -369,5 +369,7 @@ impl std::fmt::Debug for Fleet {
 
 /// Interval of the heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+/// Longest time that one call of the store may take: requests wait for some.
+const REPLY_TIMEOUT: Duration = Duration::from_millis(50);
 /// Longest wait for a heartbeat that a request needs.
 const REFRESH_TIMEOUT: Duration = Duration::from_millis(100);

@@ -4,9 +4,9 @@
 //! keys of one are in the same slot of a cluster. Each operation is one script, and therefore
 //! atomic.
 //!
-//! Invariants: no call takes longer than [`REPLY_TIMEOUT`], except the first one on a new
-//! connection, which only the heartbeat opens; after a call that failed, all others fail at once
-//! until the heartbeat has a new connection. So no request waits for a store that is away.
+//! Invariants: no call takes longer than `reply_timeout`, except the first one on a new connection,
+//! which only the heartbeat opens; after a call that failed, all others fail at once until the
+//! heartbeat has a new connection. So no request waits for a store that is away.
 
 mod lease;
 
@@ -25,7 +25,7 @@ use super::store::{
     MAX_CLAIMS_AT_ONCE, MAX_GAP, MEMBER_TTL, Roster, SharedAdmission, SharedCharge, Store,
     StoreAbout, StoreError, StoredClaim,
 };
-use super::store_node::{REPLY_TIMEOUT, StoreSettings, described};
+use super::store_node::{StoreSettings, described};
 use crate::rate_limit::RequestRate;
 use crate::sealing::KeyId;
 use crate::sync::Mutex;
@@ -35,13 +35,16 @@ pub(super) struct RedisStore {
     settings: StoreSettings,
     /// Common beginning of all keys.
     prefix: String,
+    /// Longest time that one call may take.
+    reply_timeout: Duration,
     /// Current connection; `None` after a failure.
     connection: Mutex<Option<MultiplexedConnection>>,
 }
 
 impl RedisStore {
-    pub(super) fn new(settings: StoreSettings, fleet: &str) -> Self {
-        Self { settings, prefix: format!("{{{fleet}}}"), connection: Mutex::default() }
+    pub(super) fn new(settings: StoreSettings, fleet: &str, reply_timeout: Duration) -> Self {
+        let prefix = format!("{{{fleet}}}");
+        Self { settings, prefix, reply_timeout, connection: Mutex::default() }
     }
 
     fn key(&self, name: &str) -> String {
@@ -53,7 +56,7 @@ impl RedisStore {
         if self.connection.lock().is_some() {
             return Ok(false);
         }
-        let opened = self.settings.open(&self.key("members")).await?;
+        let opened = self.settings.open(&self.key("members"), self.reply_timeout).await?;
         *self.connection.lock() = Some(opened);
         Ok(true)
     }
@@ -67,7 +70,7 @@ impl RedisStore {
         F: Future<Output = Result<T, RedisError>>,
     {
         let connection = self.connection.lock().clone().ok_or(StoreError::Away)?;
-        let sent = match timeout(REPLY_TIMEOUT, command(connection)).await {
+        let sent = match timeout(self.reply_timeout, command(connection)).await {
             Err(_) => Err(StoreError::Late),
             // The connection still works, and so does what needs no memory.
             Ok(Err(error)) if is_out_of_memory(&error) => Err(StoreError::Full),

@@ -86,7 +86,7 @@ impl FleetReport {
         settings: &FleetSettings,
         session_max_age: Duration,
     ) -> Result<Self, StoreError> {
-        let store = RedisStore::new(settings.store.clone(), &settings.name);
+        let store = RedisStore::new(settings.store.clone(), &settings.name, REPLY_TIMEOUT);
         let about = store.about().await?;
         let roster = store.heartbeat(Heartbeat { member: None, after: u64::MAX }).await?;
         let (records, mut view) = (Records::new(keys), FleetView::new(keys.instance()));
@@ -99,6 +99,9 @@ impl FleetReport {
         Ok(Self { members, differences, keys, claims, store: about })
     }
 }
+
+/// Longest time that one call of the store may take here, where no request waits for it.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Counters of a replica.
 #[derive(Debug, Default)]

@@ -60,12 +60,16 @@ pub struct StoreLogin {
 
 impl StoreSettings {
     /// Opens a connection to the server that has the keys of a fleet. `key` is one of them.
-    pub(super) async fn open(&self, key: &str) -> Result<MultiplexedConnection, StoreError> {
+    pub(super) async fn open(
+        &self,
+        key: &str,
+        reply_timeout: Duration,
+    ) -> Result<MultiplexedConnection, StoreError> {
         let ca = self.ca.as_ref().map(|ca| {
             let read = regular_file::read(ca, MAX_CA_BYTES);
             read.map_err(|error| StoreError::Failed(format!("{}: {error}", ca.display())))
         });
-        let connector = StoreConnector { settings: self, ca: ca.transpose()?, key };
+        let connector = StoreConnector { settings: self, ca: ca.transpose()?, key, reply_timeout };
         let mut attempts: FuturesUnordered<_> =
             self.urls.iter().map(|url| connector.open_in_time(url)).collect();
         let mut errors = BTreeSet::new();
@@ -86,6 +90,8 @@ struct StoreConnector<'a> {
     ca: Option<Vec<u8>>,
     /// One of the keys of the fleet.
     key: &'a str,
+    /// Longest time that one call may take.
+    reply_timeout: Duration,
 }
 
 /// Connection, or the reason why there is none, with the address that was tried.
@@ -186,7 +192,7 @@ impl StoreConnector<'_> {
         };
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(Some(REPLY_TIMEOUT));
+            .set_response_timeout(Some(self.reply_timeout));
         let client = client.map_err(|error| at(&address, &error))?;
         let connected = client.get_multiplexed_async_connection_with_config(&config).await;
         connected.map_err(|error| at(&address, &error))
@@ -232,8 +238,6 @@ fn host_of(address: &ConnectionAddr) -> &str {
 }
 
 const MOVED: ErrorKind = ErrorKind::Server(ServerErrorKind::Moved);
-/// Longest time that one call may take.
-pub(super) const REPLY_TIMEOUT: Duration = Duration::from_millis(50);
 /// Longest time for a new connection, with the queries that find its server, its TLS handshake and
 /// its authentication.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

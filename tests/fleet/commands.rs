@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 use crate::lab::store::TestStore;
+use crate::lab::store_set::DelayingProxy;
+use crate::lab::until;
 use crate::replicas::{Replicas, try_weir, weir};
 
 #[tokio::test]
@@ -29,10 +32,8 @@ async fn a_status_names_the_fleet_and_what_differs_in_it() {
     replicas.take(1).stop().await;
     replicas.configure(1, "[protocol]\npage_size = 7\n");
     replicas.start_configured(1).await;
-    replicas.wait_until_known(2).await;
     for command in ["status", "fleet"] {
-        let (_, text) = replicas.command(0, command);
-        assert!(text.contains("several configurations"), "{command}: {text}");
+        until(command, || replicas.command(0, command).1.contains("several configurations")).await;
     }
 }
 
@@ -44,10 +45,10 @@ async fn a_reload_changes_what_the_others_are_shown() {
     fs::write(&path, format!("{text}\n[protocol]\npage_size = 7\n")).expect("written");
     let (code, text) = replicas.command(1, "reload");
     assert_eq!(code, 0, "{text}");
-    // Each has sent another record since.
-    replicas.wait_until_known(2).await;
-    let (_, text) = replicas.command(0, "fleet");
-    assert!(text.contains("several configurations"), "{text}");
+    until("its next record says so", || {
+        replicas.command(0, "fleet").1.contains("several configurations")
+    })
+    .await;
 }
 
 #[test]
@@ -80,4 +81,19 @@ async fn a_check_says_what_is_wrong_with_the_store() {
     replicas.store.kill().await;
     let (code, out, error) = try_weir(&["check", "--config", &config]);
     assert!(code != 0 && error.contains("fleet.store"), "{out}{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_waits_longer_for_the_store_than_a_request() {
+    let store = TestStore::start().await;
+    let proxy = DelayingProxy::start(store.port).await;
+    let mut replicas = Replicas::prepare(store, "", "").await;
+    replicas.store.access = Some(format!("{{ url = \"redis://127.0.0.1:{}\" }}", proxy.port));
+    replicas.reserve();
+    replicas.configure(0, "");
+    proxy.set(Duration::from_millis(300));
+    for command in ["check", "fleet"] {
+        let (code, text) = replicas.command(0, command);
+        assert_eq!(code, 0, "{command}: {text}");
+    }
 }
