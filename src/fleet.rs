@@ -341,7 +341,9 @@ impl Fleet {
         self.beat_now.notify_one();
         // One that is in progress may not know of what has just happened.
         let ended = beats.wait_for(|number| *number >= before + before % 2 + 2);
-        let _ = timeout(REFRESH_TIMEOUT, ended).await;
+        if timeout(REFRESH_TIMEOUT, ended).await.is_err() {
+            self.metrics.store_errors.increment();
+        }
     }
 
     fn view(&self) -> MutexGuard<'_, FleetView> {

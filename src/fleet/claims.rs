@@ -81,7 +81,8 @@ impl Fleet {
 
     /// Records that the client of a session has ended it, so that no replica serves it again.
     pub(crate) async fn end_session(&self, key: &str, until: SystemTime) -> Result<(), StoreError> {
-        self.claim(key, until, None, true).await.map(|_| ())
+        let ended = self.claim(key, until, None, true).await.map(|_| ());
+        ended.inspect_err(|_| self.metrics.store_errors.increment())
     }
 
     /// Replaces the expected claim of a session by one of this replica.
@@ -127,7 +128,8 @@ impl Fleet {
         until: SystemTime,
     ) -> Result<(), StoreError> {
         let text = self.records.seal_settings(key, settings);
-        self.store.put_settings(key.to_owned(), text, life_of(until)).await
+        let put = self.store.put_settings(key.to_owned(), text, life_of(until)).await;
+        put.inspect_err(|_| self.metrics.store_errors.increment())
     }
 
     /// Claims sessions that this replica serves without a claim.

@@ -95,6 +95,7 @@ impl Fleet {
             let pending = std::mem::take(&mut *self.slots.pending.lock());
             let sent = pending.clone().into_iter().collect();
             if self.store.put_slots(self.instance().to_string(), sent).await.is_err() {
+                self.metrics.store_errors.increment();
                 let mut newer = self.slots.pending.lock();
                 for (bucket, here) in pending {
                     newer.entry(bucket).or_insert(here);
