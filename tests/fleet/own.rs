@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use crate::lab::client::Revision;
-use crate::lab::{example, until};
+use crate::lab::example;
 use crate::replicas::Replicas;
 
 /// Name of the server that each client has for itself.
@@ -59,11 +59,7 @@ async fn a_client_without_sessions_has_one_connection_in_the_whole_fleet() {
     let place = world.replicas.numbers().find(holds).expect("a replica has it");
     world.replicas.kill(place).await;
     client.move_to(&world.replicas[(place + 1) % 3].address);
-    until("the others know it", || {
-        let members: usize = world.replicas.store.run(&["HLEN", "{weir}:members"]);
-        members == 2
-    })
-    .await;
+    world.replicas.wait_until_known(2).await;
     assert!(client.call(OWN, json!({ "nonce": "after" })).await.is_result());
 }
 

@@ -1,5 +1,7 @@
 //! The store: a Valkey or Redis server of the machine.
 
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -103,19 +105,25 @@ impl TestStore {
         until("all are members", || self.run::<usize>(&["HLEN", "{weir}:members"]) == count).await;
         // Only in a store that has been there for some time a missing record means an end.
         self.run::<usize>(&["HSET", "{weir}:steady", "since", "0"]);
-        // Each has read the others one heartbeat later.
-        let before = self.members();
+        let seen = RefCell::new(BTreeMap::<String, BTreeSet<String>>::new());
         until("each has read the others", || {
-            let now = self.members();
-            before
-                .iter()
-                .all(|(member, text)| now.iter().any(|(it, new)| it == member && new != text))
+            let (now, mut seen) = (self.members(), seen.borrow_mut());
+            if !now.keys().eq(seen.keys()) {
+                // One that has ended may have stood for one that had not joined yet.
+                seen.clear();
+            }
+            for (member, text) in now {
+                seen.entry(member).or_default().insert(text);
+            }
+            // With the next record each has sent for the others, and with the one after that it
+            // has got them. The next one may also have been made before this began.
+            seen.len() == count && seen.values().all(|records| records.len() >= 3)
         })
         .await;
     }
 
-    /// Records of the members, which change with each heartbeat.
-    fn members(&self) -> Vec<(String, String)> {
+    /// Records of the members, by their names, which change with each heartbeat.
+    fn members(&self) -> BTreeMap<String, String> {
         let all: Vec<String> = self.run(&["HGETALL", "{weir}:members"]);
         all.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
     }
