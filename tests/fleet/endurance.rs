@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use serde_json::Value;
 use weir::hex::hex;
 use weir::sha256::sha256;
 
@@ -67,7 +66,8 @@ async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_all_the_ti
     };
     let pause = Duration::from_millis(200);
     let lab = Lab::new().http(HUB, crowd::hub_script()).await.http(JOBS, crowd::jobs_script());
-    let mut replicas = Replicas::prepare_in(lab.await, TestStore::start().await, &config(), "");
+    let store = TestStore::start().await;
+    let mut replicas = Replicas::prepare_in(lab.await, store, &config(), "").await;
     for _ in 0..3 {
         replicas.add().await;
     }
@@ -95,7 +95,7 @@ async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_all_the_ti
         let third = (time / 3).div_duration_f64(interval).ceil() as usize;
         let at = losses.len();
         let number = if (at + 1) % third == 0 { 2 } else { at % 2 };
-        store_errors += errors_of_store(&replicas, number);
+        store_errors += replicas.store_errors_of(number);
         let sampling = async {
             loop {
                 tokio::time::sleep(SAMPLES).await;
@@ -145,7 +145,7 @@ async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_all_the_ti
         COUNTED.iter().zip(counts).collect::<Vec<_>>(),
         replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]),
     );
-    let store_errors = (0..3).fold(store_errors, |sum, at| sum + errors_of_store(&replicas, at));
+    let store_errors = store_errors + replicas.store_errors();
     eprintln!("endurance: {store_errors} errors of the store; served after their end: {late:?}");
     let unexcused: Vec<_> =
         failures.iter().filter(|failure| !losses.iter().any(|it| it.excuses(failure))).collect();
@@ -163,16 +163,6 @@ async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_all_the_ti
     assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
     assert!(kills > 0 && kills < losses.len(), "{losses:?}");
     check_memory(&lives);
-}
-
-/// Number of calls of the store that have failed on a replica.
-fn errors_of_store(replicas: &Replicas, number: usize) -> u64 {
-    let (config, state) = (replicas.config(number), replicas.folder(number).join("state"));
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.args(["status", "--json", "--config", &config]).env("XDG_STATE_HOME", state);
-    let shown = command.output().expect("it starts").stdout;
-    let shown: Value = serde_json::from_slice(&shown).expect("JSON");
-    shown["fleet"]["store_errors"].as_u64().expect("a number")
 }
 
 /// Configuration: clients with keys.

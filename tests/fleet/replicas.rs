@@ -5,16 +5,14 @@ use std::ops::Index;
 use std::path::PathBuf;
 
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::lab::Lab;
 use crate::lab::client::{Client, Revision};
 use crate::lab::ports::free_port;
 use crate::lab::store::TestStore;
 use crate::lab::weir::Weir;
+use crate::lab::{Lab, MachineGuard, alone_by_night, beside_others};
 
-/// Beginning of the configuration of each replica.
-const SERVER: &str = "[server]\nshutdown_delay = \"2s\"\ntrusted_proxies = [\"127.0.0.1\"]\n";
 /// Name of the only server.
 pub(crate) const HUB: &str = "hub";
 
@@ -22,10 +20,14 @@ pub(crate) const HUB: &str = "hub";
 pub(crate) struct Replicas {
     pub(crate) lab: Lab,
     pub(crate) store: TestStore,
+    /// Turn on the machine, because tests that measure time use it alone.
+    pub(crate) turn: Option<MachineGuard>,
     keys: PathBuf,
     /// Additions to the configuration of each replica, and to its `[fleet]`.
     config: String,
     fleet: String,
+    /// Time for which a replica announces that it stops.
+    shutdown_delay: &'static str,
     /// Port of each replica, which it keeps when it starts again.
     ports: Vec<u16>,
     running: Vec<Option<Weir>>,
@@ -47,18 +49,38 @@ impl Replicas {
         replicas
     }
 
+    /// Starts replicas that announce that they stop until they get a second signal.
+    pub(crate) async fn start_announcing(count: usize) -> Self {
+        let mut replicas = Self::prepare(TestStore::start().await, "", "").await;
+        replicas.shutdown_delay = "60s";
+        for _ in 0..count {
+            replicas.add().await;
+        }
+        replicas.wait_until_known(count).await;
+        replicas
+    }
+
     /// Prepares a lab without replicas.
     pub(crate) async fn prepare(store: TestStore, config: &str, fleet: &str) -> Self {
-        Self::prepare_in(Lab::new().http(HUB, json!({})).await, store, config, fleet)
+        Self::prepare_in(Lab::new().http(HUB, json!({})).await, store, config, fleet).await
     }
 
     /// Prepares replicas with the servers of this lab.
-    pub(crate) fn prepare_in(lab: Lab, store: TestStore, config: &str, fleet: &str) -> Self {
+    pub(crate) async fn prepare_in(lab: Lab, store: TestStore, config: &str, fleet: &str) -> Self {
+        let turn = Some(MachineGuard::BesideOthers(beside_others().await));
         lab.configure("");
         let keys = lab.folder().join("fleet-keys");
         weir(&["fleet", "key", keys.to_str().expect("text")]);
         let (config, fleet) = (config.to_owned(), fleet.to_owned());
-        Self { lab, store, keys, config, fleet, ports: Vec::new(), running: Vec::new() }
+        let (shutdown_delay, ports, running) = ("2s", Vec::new(), Vec::new());
+        Self { lab, store, turn, keys, config, fleet, shutdown_delay, ports, running }
+    }
+
+    /// Waits by night until no other test runs, and excludes others from then on.
+    pub(crate) async fn alone_by_night(&mut self) {
+        // Otherwise two tests would wait for each other.
+        self.turn = None;
+        self.turn = Some(alone_by_night().await);
     }
 
     /// Starts one more replica, and returns its number.
@@ -107,7 +129,11 @@ impl Replicas {
         fs::create_dir_all(&folder).expect("made");
         let common = fs::read_to_string(self.lab.config()).expect("written");
         let address = format!("127.0.0.1:{}", self.ports[number]);
-        let common = common.replace("[server]\n", SERVER).replacen("127.0.0.1:0", &address, 1);
+        let server = format!(
+            "[server]\nshutdown_delay = {:?}\ntrusted_proxies = [\"127.0.0.1\"]\n",
+            self.shutdown_delay
+        );
+        let common = common.replace("[server]\n", &server).replacen("127.0.0.1:0", &address, 1);
         let (store, keys, own, port) = (self.store.table(), &self.keys, &self.fleet, free_port());
         let text = format!(
             "{common}\n{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n[fleet]\nstore = {store}\nkeys = {{ file = {keys:?} }}\n\
@@ -154,6 +180,22 @@ impl Replicas {
         let done = program.output().expect("it starts");
         let text = [done.stdout, done.stderr].concat();
         (done.status.code().expect("a code"), String::from_utf8(text).expect("text"))
+    }
+
+    /// Number of calls of the store that have failed on a replica.
+    pub(crate) fn store_errors_of(&self, number: usize) -> u64 {
+        let (config, state) = (self.config(number), self.folder(number).join("state"));
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.args(["status", "--json", "--config", &config]).env("XDG_STATE_HOME", state);
+        let shown = command.output().expect("it starts").stdout;
+        let shown: Value = serde_json::from_slice(&shown).expect("JSON");
+        shown["fleet"]["store_errors"].as_u64().expect("a number")
+    }
+
+    /// Number of calls of the store that have failed on the replicas that run. A replica whose
+    /// store does not reply in time decides alone, so that what the store decides is not exact.
+    pub(crate) fn store_errors(&self) -> u64 {
+        self.numbers().map(|number| self.store_errors_of(number)).sum()
     }
 
     /// Kills a replica with SIGKILL.

@@ -73,6 +73,7 @@ async fn c14_a_process_without_a_key_of_the_fleet_is_not_served() {
     let _ = stream.read_to_end(&mut response).await;
     assert!(!response.starts_with(b"HTTP"), "{response:?}");
     // A replica with another key finds the fleet in the store, and is not ready.
+    drop(replicas.turn);
     let mut others = Replicas::prepare(replicas.store, "", "").await;
     others.add().await;
     let config = others.folder(0).join("weir.toml");
@@ -105,9 +106,12 @@ async fn nothing_that_a_client_sends_is_in_the_store_in_clear() {
     ann.move_to(&replicas[1].address);
     ann.call(HUB, json!({ "nonce": "canary-argument" })).await.result();
     ann.request("logging/setLevel", json!({ "level": "emergency" })).await.result();
-    crate::lab::until("settings are written", || replicas.store.dump().contains("settings:")).await;
+    crate::lab::until("its claim and its settings are written", || {
+        let dump = replicas.store.dump();
+        dump.contains("claims ") && dump.contains("settings:")
+    })
+    .await;
     let (dump, id) = (replicas.store.dump(), ann.session().expect("a session").to_owned());
-    assert!(dump.contains("claims"), "{dump}");
     let secrets = ["ann-of-sales", "canary-argument", "emergency", NAME, "127.0.0.1", "replica-1"];
     for secret in secrets.into_iter().chain([id.as_str()]) {
         // What is sealed is random letters: a short word comes in it by chance.

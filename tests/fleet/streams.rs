@@ -39,7 +39,7 @@ async fn while_roles_change_one_replica_after_the_other_no_client_gets_what_neit
         role(old)
     );
     let lab = Lab::new().http(HUB, json!({ "more_tools": 3 })).await;
-    let mut replicas = Replicas::prepare_in(lab, TestStore::start().await, &config, "");
+    let mut replicas = Replicas::prepare_in(lab, TestStore::start().await, &config, "").await;
     for _ in 0..3 {
         replicas.add().await;
     }
@@ -99,7 +99,7 @@ async fn while_roles_change_one_replica_after_the_other_no_client_gets_what_neit
 #[tokio::test]
 async fn replicas_whose_servers_list_differently_say_so_and_show_what_their_own_list() {
     let lab = Lab::new().stdio(HUB, json!({}));
-    let mut replicas = Replicas::prepare_in(lab, TestStore::start().await, "", "");
+    let mut replicas = Replicas::prepare_in(lab, TestStore::start().await, "", "").await;
     replicas.add().await;
     // The next child lists one tool more.
     replicas.lab.evil(HUB).script(json!({ "more_tools": 1 }));

@@ -86,6 +86,14 @@ pub(crate) fn soak_time(by_day: u64, at_night: u64) -> Duration {
     }
 }
 
+/// Checks how long something took each time. By night no time may exceed the bound. By day a busy
+/// machine may hold up a few, but not the median.
+pub(crate) fn check_times(what: &str, mut took: Vec<Duration>, bound: Duration) {
+    took.sort_unstable();
+    let time = if by_night() { took.last() } else { took.get(took.len() / 2) };
+    assert!(time.is_none_or(|time| *time < bound), "{what}: {time:?} of {took:?}");
+}
+
 /// Waits until a condition holds and returns the time that it took.
 pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) -> Duration {
     let begin = Instant::now();
