@@ -8,35 +8,48 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 use crate::lab::client::Outcome;
-use crate::lab::until;
+use crate::lab::{check_times, until};
 use crate::replicas::{HUB, Replicas};
 
 #[tokio::test]
 async fn c01_a_session_goes_on_after_its_replica_was_killed() {
-    let mut replicas = Replicas::start(3).await;
-    let mut client = replicas.legacy(0).await;
-    let id = client.session().expect("a session").to_owned();
-    for number in [0, 1, 2, 1] {
-        client.move_to(&replicas[number].address);
-        assert!(client.call(HUB, json!({ "nonce": "before" })).await.is_result(), "{number}");
+    let mut replicas = Replicas::start(4).await;
+    replicas.alone_by_night().await;
+    let (mut clients, mut usual, mut took) = (Vec::new(), Duration::ZERO, Vec::new());
+    // Each of the others takes one session over.
+    let others = [1, 2, 3];
+    for other in others {
+        let mut client = replicas.legacy(0).await;
+        for number in [0, 1, 2, 3, other] {
+            client.move_to(&replicas[number].address);
+            assert!(client.call(HUB, json!({ "nonce": "before" })).await.is_result(), "{number}");
+        }
+        let begin = Instant::now();
+        client.call(HUB, json!({ "nonce": "usual" })).await.result();
+        usual = usual.max(begin.elapsed());
+        let id = client.session().expect("a session").to_owned();
+        clients.push((client, id));
     }
-    let begin = Instant::now();
-    client.call(HUB, json!({ "nonce": "usual" })).await.result();
-    let usual = begin.elapsed();
     replicas.kill(0).await;
-    client.move_to(&replicas[1].address);
-    let begin = Instant::now();
-    let outcome = client.call(HUB, json!({ "nonce": "after" })).await;
-    let took = begin.elapsed();
-    assert!(outcome.is_result(), "{outcome:?}");
+    for (other, (client, _)) in others.into_iter().zip(&mut clients) {
+        client.move_to(&replicas[other].address);
+        let begin = Instant::now();
+        let outcome = client.call(HUB, json!({ "nonce": format!("after-{other}") })).await;
+        took.push(begin.elapsed());
+        assert!(outcome.is_result(), "{other}: {outcome:?}");
+    }
     eprintln!("case 1: {took:?} after the kill, {usual:?} by a hop before");
-    assert!(took < usual + Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 50 }));
-    // The other replica learns who has it now.
-    client.move_to(&replicas[2].address);
-    assert!(client.call(HUB, json!({ "nonce": "third" })).await.is_result());
-    assert_eq!(client.session(), Some(&*id));
-    for nonce in ["after", "third"] {
-        assert_eq!(replicas.executions(nonce), 1, "{nonce}");
+    let bound = usual + Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 50 });
+    check_times("after the kill", took, bound);
+    // The next replica learns who has it now.
+    for (other, (client, id)) in others.into_iter().zip(&mut clients) {
+        client.move_to(&replicas[other % 3 + 1].address);
+        let outcome = client.call(HUB, json!({ "nonce": format!("third-{other}") })).await;
+        assert!(outcome.is_result(), "{other}: {outcome:?}");
+        assert_eq!(client.session(), Some(&**id));
+        for nonce in [format!("after-{other}"), format!("third-{other}")] {
+            assert_eq!(replicas.executions(&nonce), 1, "{nonce}");
+        }
     }
 }
 
@@ -70,6 +83,8 @@ async fn c12_a_session_that_was_ended_on_one_replica_has_ended_on_all() {
         assert!(!outcome.is_result(), "{number}: {outcome:?}");
     }
     until("it is recorded", || replicas.store.dump().contains("claims ")).await;
+    // A replica that knew nothing of it would serve it if the store replied too late.
+    replicas.wait_until_known(3).await;
     replicas.kill(0).await;
     for number in [1, 2] {
         client.move_to(&replicas[number].address);
@@ -80,11 +95,12 @@ async fn c12_a_session_that_was_ended_on_one_replica_has_ended_on_all() {
 
 #[tokio::test]
 async fn c12_a_session_that_was_taken_over_and_ended_is_not_served_by_the_replica_that_had_it() {
-    let replicas = Replicas::start(3).await;
+    let replicas = Replicas::start_announcing(3).await;
     let mut clients = Vec::new();
     for _ in 0..60 {
         clients.push(replicas.legacy(0).await);
     }
+    let errors = replicas.store_errors();
     replicas[0].signal(Signal::TERM);
     // One of the others learns first that it stops, and takes sessions over; the other one still
     // sends requests on to it.
@@ -94,7 +110,9 @@ async fn c12_a_session_that_was_taken_over_and_ended_is_not_served_by_the_replic
         assert_eq!(client.end_session().await, 204);
         client.move_to(&replicas[asks].address);
         let outcome = client.request("ping", json!({})).await;
-        assert!(!outcome.is_result(), "{number}: {outcome:?}");
+        // A replica whose store does not reply in time serves what it gets.
+        let is_ended = !outcome.is_result() || replicas.store_errors() > errors;
+        assert!(is_ended, "{number}: {outcome:?}");
         tokio::time::sleep(Duration::from_millis(15)).await;
     }
 }
