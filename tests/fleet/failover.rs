@@ -10,12 +10,14 @@ use crate::access::rights;
 use crate::away::ONE_WAIT;
 use crate::lab::client::Client;
 use crate::lab::store::TestStore;
-use crate::lab::store_set::{ClusterSet, PRIMARY, SentinelSet};
-use crate::lab::until;
+use crate::lab::store_set::{ClusterSet, LONG, PRIMARY, SHORT, SentinelSet, wait_for_nodes};
+use crate::lab::{PATIENCE, by_night, check_times, until};
 use crate::replicas::{HUB, Replicas, try_weir};
 
-/// Longest time until all replicas use a server that has become the primary.
+/// Longest time until all replicas use a server that has become the primary, and most attempts of
+/// each, one a second.
 const SOON: Duration = Duration::from_secs(5);
+const FEW: u64 = 5;
 
 /// Starts two replicas on a store, and opens a session.
 async fn start(store: TestStore) -> (Replicas, Client) {
@@ -24,6 +26,7 @@ async fn start(store: TestStore) -> (Replicas, Client) {
         replicas.add().await;
     }
     replicas.wait_until_known(2).await;
+    replicas.alone_by_night().await;
     let client = replicas.legacy(0).await;
     (replicas, client)
 }
@@ -36,23 +39,25 @@ async fn call_until(
     what: &str,
     is_so: impl Fn() -> bool,
 ) {
-    let begin = Instant::now();
+    let (begin, mut took) = (Instant::now(), Vec::new());
     while !is_so() {
         for number in 0..2 {
             client.move_to(&replicas[number].address);
             let begin = Instant::now();
             let outcome = client.call(HUB, json!({})).await;
             assert!(outcome.is_result(), "{what}, {number}: {outcome:?}");
-            assert!(begin.elapsed() < ONE_WAIT, "{what}, {number}: {:?}", begin.elapsed());
+            took.push(begin.elapsed());
         }
-        assert!(begin.elapsed() < Duration::from_secs(60), "in vain: {what}");
+        assert!(begin.elapsed() < PATIENCE, "in vain: {what}");
     }
+    check_times(what, took, ONE_WAIT);
 }
 
 /// Checks that all replicas soon write their records into a server that has become the primary, and
 /// that none has counted as dead.
 async fn check_all_use_it(replicas: &Replicas, client: &mut Client) {
-    let begin = Instant::now();
+    let failed = || [0, 1].map(|number| replicas.store_errors_of(number));
+    let (begin, failed_before) = (Instant::now(), failed());
     let members = || replicas.store.run::<Vec<String>>(&["HGETALL", "{weir}:members"]);
     let before = members();
     let is_new = |now: &[String]| !before.chunks_exact(2).any(|before| before == now);
@@ -61,8 +66,12 @@ async fn check_all_use_it(replicas: &Replicas, client: &mut Client) {
         now.len() == 4 && now.chunks_exact(2).all(is_new)
     })
     .await;
-    eprintln!("{:?} until all use the new primary", begin.elapsed());
-    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+    let took = begin.elapsed();
+    let attempts = [0, 1].map(|at| failed()[at] - failed_before[at]);
+    eprintln!("{took:?} until all use the new primary, {attempts:?} attempts failed");
+    assert!(attempts.iter().all(|attempts| *attempts <= FEW), "{attempts:?}");
+    // By day a busy machine may take its time.
+    assert!(!by_night() || took < SOON, "{took:?}");
     assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 0, "none counts as dead");
 }
 
@@ -72,7 +81,8 @@ async fn check_claim(mut replicas: Replicas, mut client: Client) {
     replicas.kill(0).await;
     client.move_to(&replicas[1].address);
     assert!(client.call(HUB, json!({})).await.is_result());
-    assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 1);
+    until("its claim is recorded", || replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]) == 1)
+        .await;
 }
 
 #[tokio::test]
@@ -80,8 +90,10 @@ async fn c09_a_primary_that_was_killed_is_replaced_by_the_one_that_the_sentinels
     let (store, mut set) = SentinelSet::start(rights()).await;
     let port = store.port;
     let (mut replicas, mut client) = start(store).await;
+    set.wait_for_servers(SHORT);
     replicas.store.kill().await;
     call_until(&replicas, &mut client, "failed over", || set.primary_port() != port).await;
+    set.wait_for_servers(LONG);
     let primary = set.take_primary();
     replicas.store.port = primary.port;
     check_all_use_it(&replicas, &mut client).await;
@@ -128,11 +140,13 @@ async fn c09_the_node_of_a_cluster_that_has_the_slot_of_the_fleet_is_followed() 
     let (store, mut set) = ClusterSet::start().await;
     let (mut replicas, mut client) = start(store).await;
     let follower = set.others.pop().expect("it replicates the owner");
+    set.others.iter().chain([&follower, &replicas.store]).for_each(|it| wait_for_nodes(it, SHORT));
     replicas.store.kill().await;
     call_until(&replicas, &mut client, "failed over", || {
         follower.run::<String>(&["INFO", "replication"]).contains("role:master")
     })
     .await;
+    set.others.iter().chain([&follower]).for_each(|it| wait_for_nodes(it, LONG));
     replicas.store.port = follower.port;
     check_all_use_it(&replicas, &mut client).await;
     // A slot that is moved is followed as well.

@@ -22,6 +22,11 @@ pub(crate) const PRIMARY: &str = "weir-store";
 const PASSWORD: &str = "hunter2";
 const SENTINEL_PASSWORD: &str = "hunter3";
 
+/// Milliseconds after which a server that does not reply is replaced: so many that a busy machine
+/// replaces none, and so few that a test which has killed one does not wait for long.
+pub(crate) const LONG: &str = "60000";
+pub(crate) const SHORT: &str = "1000";
+
 /// Servers that replicate a primary, and the sentinels that watch it.
 pub(crate) struct SentinelSet {
     pub(crate) followers: Vec<TestStore>,
@@ -94,6 +99,12 @@ impl SentinelSet {
         ports[1]
     }
 
+    /// Has the sentinels wait so long for servers that do not reply.
+    pub(crate) fn wait_for_servers(&self, millis: &str) {
+        let set = ["SENTINEL", "SET", PRIMARY, "down-after-milliseconds", millis];
+        (0..3).for_each(|at| self.ask(at, &set));
+    }
+
     /// Takes out the server that has become the primary.
     pub(crate) fn take_primary(&mut self) -> TestStore {
         let port = self.primary_port();
@@ -115,7 +126,7 @@ async fn start_sentinel(folder: &Path, primary: &str) -> (u16, Child) {
     let text = format!(
         "port {port}\nbind 127.0.0.1\nrequirepass {SENTINEL_PASSWORD}\n\
          sentinel sentinel-pass {SENTINEL_PASSWORD}\nsentinel monitor {PRIMARY} 127.0.0.1 {primary} 2\n\
-         sentinel down-after-milliseconds {PRIMARY} 1000\n\
+         sentinel down-after-milliseconds {PRIMARY} {LONG}\n\
          sentinel failover-timeout {PRIMARY} 2000\n"
     );
     std::fs::write(&path, text).expect("written");
@@ -149,7 +160,7 @@ impl ClusterSet {
                 "--cluster-enabled",
                 "yes",
                 "--cluster-node-timeout",
-                "1000",
+                SHORT,
                 "--dir",
                 dir,
                 "--cluster-config-file",
@@ -177,6 +188,7 @@ impl ClusterSet {
             info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:4")
         };
         until("the cluster is up", || nodes.iter().all(is_up)).await;
+        nodes.iter().for_each(|node| wait_for_nodes(node, LONG));
         let owner: String = nodes[0].run(&["CLUSTER", "MYID"]);
         nodes[3].run::<()>(&["CLUSTER", "REPLICATE", &owner]);
         until("it replicates", || nodes[3].run::<String>(&["INFO"]).contains("link_status:up"))
@@ -208,6 +220,11 @@ impl ClusterSet {
             node.run::<()>(&["CLUSTER", "SETSLOT", slot, "NODE", &new]);
         }
     }
+}
+
+/// Has a node of a cluster wait so long for others that do not reply.
+pub(crate) fn wait_for_nodes(node: &TestStore, millis: &str) {
+    node.run::<()>(&["CONFIG", "SET", "cluster-node-timeout", millis]);
 }
 
 /// Proxy in front of a store whose replies arrive late.
