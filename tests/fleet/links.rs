@@ -160,7 +160,10 @@ async fn both_sides_of_a_split_go_on_and_agree_after_it() {
     check_executions(&replicas, &callers);
     let mut ended = callers.swap_remove(5).client;
     ended.move_to(&addresses[0]);
+    let before = claims_made(&replicas);
     assert_eq!(ended.end_session().await, 204);
+    // It is written again a second later if the store has replied too late.
+    until("its end is recorded", || claims_made(&replicas) > before).await;
     // One that was taken over a moment ago is known to be so after a heartbeat.
     replicas.wait_until_known(3).await;
     for address in &addresses {
@@ -181,7 +184,7 @@ async fn a_link_that_flaps_moves_a_session_once_a_second_at_most() {
         callers.push(caller);
     }
     let seconds = if by_night() { 30 } else { 4 };
-    let before = claims_made(&replicas);
+    let (before, begin) = (claims_made(&replicas), Instant::now());
     let flapping = async {
         for _ in 0..seconds {
             // Long enough for the others to notice.
@@ -194,9 +197,10 @@ async fn a_link_that_flaps_moves_a_session_once_a_second_at_most() {
     let time = Duration::from_secs(seconds);
     let calling = join_all(callers.iter_mut().map(|caller| caller.call_for(&addresses, time)));
     tokio::join!(flapping, calling);
-    let made = claims_made(&replicas) - before;
-    eprintln!("{made} claims of 3 sessions in {seconds} s");
-    assert!(made <= 3 * seconds, "{made}");
+    let (made, took) = (claims_made(&replicas) - before, begin.elapsed());
+    eprintln!("{made} claims of 3 sessions in {took:?}");
+    // One a second, of which the first is made at once.
+    assert!(made <= 3 * (took.as_secs() + 1), "{made} in {took:?}");
     check_executions(&replicas, &callers);
     replicas.wait_until_known(3).await;
     for caller in &mut callers {
@@ -267,7 +271,8 @@ fn faketime() -> PathBuf {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_whose_clocks_differ_by_minutes_work_together() {
-    let limit = "[[limits]]\nper = \"global\"\nmethod = \"prompts/get\"\nrate = \"30/h\"\n";
+    let limit =
+        "[[limits]]\nper = \"global\"\nmethod = \"prompts/get\"\nrate = \"1/h\"\nburst = 30\n";
     let mut replicas = Replicas::prepare(TestStore::start().await, limit, "").await;
     for clock in ["+0", "+600", "-600"] {
         let number = replicas.reserve();
@@ -294,14 +299,15 @@ async fn replicas_whose_clocks_differ_by_minutes_work_together() {
         clients.push(client);
     }
     // A limit is counted by the clock of the store.
-    let mut admitted = 0;
+    let (mut admitted, errors) = (0, replicas.store_errors());
     for at in 0..60 {
         let client = &mut clients[at % 3];
         client.move_to(&replicas[at % 2].address);
         let params = json!({ "name": "hub__say", "arguments": { "nonce": "limited" } });
         admitted += usize::from(client.request("prompts/get", params).await.is_result());
     }
-    assert_eq!(admitted, 30);
+    // A replica whose store does not reply in time admits its share.
+    assert!(admitted == 30 || replicas.store_errors() > errors, "{admitted}");
     replicas.kill(1).await;
     for at in [2, 0] {
         clients[1].move_to(&replicas[at].address);
