@@ -309,6 +309,7 @@ async fn replicas_whose_clocks_differ_by_minutes_work_together() {
     // A replica whose store does not reply in time admits its share.
     assert!(admitted == 30 || replicas.store_errors() > errors, "{admitted}");
     replicas.kill(1).await;
+    let errors = replicas.store_errors();
     for at in [2, 0] {
         clients[1].move_to(&replicas[at].address);
         let outcome = clients[1].call(HUB, json!({ "nonce": at.to_string() })).await;
@@ -318,6 +319,8 @@ async fn replicas_whose_clocks_differ_by_minutes_work_together() {
     // An end is known to all.
     assert_eq!(clients[1].end_session().await, 204);
     clients[1].move_to(&replicas[2].address);
-    assert!(!clients[1].call(HUB, json!({})).await.is_result());
+    // A replica whose store does not reply in time serves what it gets.
+    let is_ended = !clients[1].call(HUB, json!({})).await.is_result();
+    assert!(is_ended || replicas.store_errors() > errors);
     assert_eq!(replicas.command(2, "health").0, 0);
 }
