@@ -157,7 +157,11 @@ impl Admin {
                 "Sessions that were taken over from other replicas",
                 status.takeovers,
             ),
-            ("weir_fleet_store_errors", "Calls of the store that failed", status.store_errors),
+            (
+                "weir_fleet_store_errors",
+                "Calls of the store that failed or were late",
+                status.store_errors,
+            ),
         ] {
             out.single(name, help, None, ConstCounter::new(value))?;
         }

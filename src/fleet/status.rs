@@ -37,7 +37,7 @@ pub struct FleetStatus {
     pub hops: BTreeMap<String, u64>,
     /// Sessions that were taken over from other replicas.
     pub takeovers: u64,
-    /// Calls of the store that failed, and requests that could not wait longer for a heartbeat.
+    /// Calls of the store that failed, and heartbeats that were too late for a request.
     pub store_errors: u64,
 }
 
