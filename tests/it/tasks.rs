@@ -30,10 +30,10 @@ fn working(side: Side) -> Scripts {
 async fn a_task_of_a_modern_server_keeps_its_handle_in_the_next_process() {
     let mut world = World::start(working(MODERN_HTTP), "").await;
     let client = world.client_declaring(MODERN_HTTP, EXTENSION).await;
-    begin_tasks(&world, "hub", "own-1");
+    begin_tasks(&world, "hub", "own.1");
     let handle = begun(&client, "hub__a").await;
     world.restart().await;
-    let about_task = task(MODERN_HTTP, r#""resultType":"complete","#, "own-1");
+    let about_task = task(MODERN_HTTP, r#""resultType":"complete","#, "own.1");
     world.upstream("hub").result("tasks/get", &about_task);
     let found = object(about(&client, "tasks/get", &handle).await.result());
     assert_eq!(found.get_string("taskId").as_deref(), Some(&*handle));
@@ -99,23 +99,25 @@ async fn whatever_is_asked_about_a_task_goes_to_its_owner_under_its_own_id() {
         }
         let client = world.client_declaring(cell.client, EXTENSION).await;
         for name in ["hub", "other"] {
-            begin_tasks(world, name, "own-1");
+            begin_tasks(world, name, "own.1");
         }
         // The same id on two servers means two tasks.
         let handles = [begun(&client, "hub__a").await, begun(&client, "other__a").await];
-        assert!(handles.iter().all(|handle| !handle.contains("own")) && handles[0] != handles[1]);
+        // A handle has no dot, so it contains the id only if the id is not sealed.
+        let hides_id = |handle: &String| !handle.contains("own.1");
+        assert!(handles.iter().all(hides_id) && handles[0] != handles[1]);
         let complete = if cell.client.is_modern() { r#""resultType":"complete","# } else { "" };
-        let related = r#"{"io.modelcontextprotocol/related-task":{"taskId":"own-1"}}"#;
+        let related = r#"{"io.modelcontextprotocol/related-task":{"taskId":"own.1"}}"#;
         let methods: &[(&str, String)] = match cell.client.is_modern() {
             true => &[
-                ("tasks/get", task(cell.upstream, complete, "own-1")),
+                ("tasks/get", task(cell.upstream, complete, "own.1")),
                 ("tasks/update", r#"{"resultType":"complete"}"#.into()),
                 ("tasks/cancel", r#"{"resultType":"complete"}"#.into()),
             ],
             false => &[
-                ("tasks/get", task(cell.upstream, complete, "own-1")),
+                ("tasks/get", task(cell.upstream, complete, "own.1")),
                 ("tasks/result", format!(r#"{{"content":[],"_meta":{related}}}"#)),
-                ("tasks/cancel", task(cell.upstream, complete, "own-1")),
+                ("tasks/cancel", task(cell.upstream, complete, "own.1")),
             ],
         };
         for (handle, name) in handles.iter().zip(["hub", "other"]) {
@@ -127,11 +129,11 @@ async fn whatever_is_asked_about_a_task_goes_to_its_owner_under_its_own_id() {
                 assert_eq!(world.requests(), before + 1, "{method}");
                 let seen = upstream.last(method);
                 let params = object(std::str::from_utf8(&seen.params).expect("text"));
-                assert_eq!(params.get("taskId"), Some("\"own-1\""), "{method}");
+                assert_eq!(params.get("taskId"), Some("\"own.1\""), "{method}");
                 if cell.upstream == MODERN_HTTP {
-                    assert_eq!(seen.headers["mcp-name"], "own-1", "{method}");
+                    assert_eq!(seen.headers["mcp-name"], "own.1", "{method}");
                 }
-                assert!(!reply.result().contains("own-1"), "{method}: {reply:?}");
+                assert!(!reply.result().contains("own.1"), "{method}: {reply:?}");
                 let result = object(reply.result());
                 let meta = result.get_object("_meta").unwrap_or_default();
                 let related = meta.get_object("io.modelcontextprotocol/related-task");
@@ -168,13 +170,13 @@ async fn n_65_a_handle_that_is_not_good_is_unknown_and_nothing_is_sent() {
             return;
         }
         let client = world.client_declaring(cell.client, EXTENSION).await;
-        begin_tasks(world, "hub", "own-1");
+        begin_tasks(world, "hub", "own.1");
         let handle = begun(&client, "hub__a").await;
         let before = world.requests();
         let mut turned = handle.clone().into_bytes();
         turned[20] = if turned[20] == b'A' { b'B' } else { b'A' };
         let turned = String::from_utf8(turned).expect("text");
-        for bad in ["own-1", "", "x", &handle[1..], &handle[..handle.len() - 2], &turned] {
+        for bad in ["own.1", "", "x", &handle[1..], &handle[..handle.len() - 2], &turned] {
             is_unknown(&about(&client, "tasks/get", bad).await);
             is_unknown(&about(&client, "tasks/cancel", bad).await);
         }
@@ -194,7 +196,7 @@ async fn n_65_a_handle_that_is_not_good_is_unknown_and_nothing_is_sent() {
 async fn s_53_the_handle_of_another_principal_role_or_era_is_unknown() {
     for side in [MODERN_HTTP, LEGACY_HTTP, MODERN_STDIO, LEGACY_STDIO] {
         let world = World::start(working(side), ROLES).await;
-        begin_tasks(&world, "hub", "own-1");
+        begin_tasks(&world, "hub", "own.1");
         let owner = world.client_as_declaring("full", side, EXTENSION).await;
         let handle = begun(&owner, "hub__a").await;
         let narrow = world.client_as_declaring("narrow", side, EXTENSION).await;
@@ -259,11 +261,11 @@ async fn each_era_has_its_own_methods() {
 async fn a_client_that_declared_no_extension_is_not_told_of_a_task() {
     for side in [MODERN_HTTP, MODERN_STDIO] {
         let world = World::start(working(side), "").await;
-        begin_tasks(&world, "hub", "own-1");
+        begin_tasks(&world, "hub", "own.1");
         let client = world.client(side).await;
         let reply = client.call_tool("hub__a").await;
         assert_eq!(reply.code(), -32603, "{reply:?}");
-        assert!(!reply.error().contains("own-1"));
+        assert!(!reply.error().contains("own.1"));
         drop(client);
         world.close().await;
     }
