@@ -23,7 +23,8 @@ const AT_ONCE: usize = 2;
 const CANCELS: u64 = 200;
 const NIGHTLY_CANCELS: u64 = 1_000;
 
-/// The longest time at the 99th percentile.
+/// The longest time: nightly at the 99th percentile on an idle machine, by day at the median on any
+/// machine.
 const SOON: Duration = Duration::from_millis(100);
 
 const CONFIG: &str =
@@ -43,7 +44,8 @@ async fn a_cancel_is_soon_upstream_under_load() {
             let at = |share: usize| times[(times.len() * share / 100).min(times.len() - 1)];
             let (half, most, all) = (at(50), at(99), at(100));
             eprintln!("{cell}: {} cancels, p50 {half:?}, p99 {most:?}, max {all:?}", times.len());
-            assert!(most < SOON, "{cell}: {most:?}");
+            let delay = if by_night() { most } else { half };
+            assert!(delay < SOON, "{cell}: {delay:?}");
         }
     }
 }
