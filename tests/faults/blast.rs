@@ -27,7 +27,7 @@ async fn ten_upstreams() -> Lab {
     lab
 }
 
-/// 99th percentile of the calls to the other upstreams, and the number of those calls.
+/// Percentile of the calls to the other upstreams, and the number of those calls.
 async fn measure(weir: &Weir, lab: &Lab, others: &[String], time: Duration) -> (Duration, usize) {
     let mut plan = Plan::plain(16, others);
     // About the load that the machine carries without effort.
@@ -40,7 +40,13 @@ async fn measure(weir: &Weir, lab: &Lab, others: &[String], time: Duration) -> (
         assert_eq!(account.failures(), 0, "{name}: {account:?}");
     }
     let names: Vec<&str> = others.iter().map(String::as_str).collect();
-    (ledger.p99(&names), accounts.values().map(|account| account.calls).sum())
+    (ledger.percentile(percent(), &names), accounts.values().map(|account| account.calls).sum())
+}
+
+/// Percentile that is compared: by day the median, because one stall of the machine decides the
+/// highest of a second's calls.
+fn percent() -> usize {
+    if by_night() { 99 } else { 50 }
 }
 
 /// Misbehavior of the bad upstreams while the others are measured.
@@ -59,7 +65,7 @@ struct Case {
 }
 
 /// Measures the other upstreams before, during and after each case and compares: `share` is the
-/// allowed relative growth of the 99th percentile.
+/// allowed relative growth of the percentile.
 async fn compare(cases: &[Case], share: f64) {
     let lab = ten_upstreams().await;
     let weir = lab.serve_all("[defaults]\ntimeouts.call = \"5m\"\n").await;
@@ -84,10 +90,11 @@ async fn compare(cases: &[Case], share: f64) {
 
         let baseline = before.max(after);
         // An unoptimized build beside other work shows only gross slowdowns.
-        let least = if cfg!(debug_assertions) { 0.25 } else { 0.005 };
+        let least = if cfg!(debug_assertions) { 0.1 } else { 0.005 };
         let more = Duration::from_secs_f64((baseline.as_secs_f64() * share).max(least));
         eprintln!(
-            "G9: {what}: p99 of the others {before:?}, {during:?}, {after:?} ({calls} calls each)"
+            "G9: {what}: p{} of the others {before:?}, {during:?}, {after:?} ({calls} calls each)",
+            percent()
         );
         assert!(during <= baseline + more, "{what}: {during:?} instead of {baseline:?}");
         before = after;

@@ -12,7 +12,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio_util::task::TaskTracker;
 
 use crate::lab::client::{Client, Revision};
-use crate::lab::ledger::Ledger;
+use crate::lab::ledger::{Ledger, Summary};
 use crate::lab::weir::Weir;
 use crate::lab::{Lab, alone, by_night, until};
 
@@ -113,6 +113,12 @@ fn clients(count: usize) -> String {
     (0..count).map(client).chain([limit.to_owned()]).collect()
 }
 
+/// Duration of the calls: by day the median, because one stall of the machine decides the highest
+/// of a few calls; by night the 99th percentile.
+fn delay(calls: &Summary) -> Duration {
+    if by_night() { calls.p99 } else { calls.median }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f70_while_one_client_asks_without_a_pause_all_calls_of_the_others_succeed() {
     let _turn = alone().await;
@@ -173,23 +179,23 @@ async fn f70_while_one_client_asks_without_a_pause_all_calls_of_the_others_succe
     let after = measured(time).await;
     let (done, refused) = (done.load(Ordering::Relaxed), refused.load(Ordering::Relaxed));
     eprintln!(
-        "F-70: {others} others: {} of {} calls failed; p99 {:?}, {:?}, {:?}; the flood: {done} done, {refused} refused",
+        "F-70: {others} others: {} of {} calls failed; {:?}, {:?}, {:?}; the flood: {done} done, {refused} refused",
         during.failures(),
         during.calls,
-        before.p99,
-        during.p99,
-        after.p99
+        delay(&before),
+        delay(&during),
+        delay(&after)
     );
     assert!(refused > done, "it was no flood");
     assert_eq!((before.failures(), during.failures(), after.failures()), (0, 0, 0));
-    let baseline = before.p99.max(after.p99);
+    let (baseline, during) = (delay(&before).max(delay(&after)), delay(&during));
     // The flood uses its part of the machine; the overhead of Weir shows when Weir has the machine
     // for itself.
     let allowed = match cfg!(debug_assertions) {
-        true => baseline * 2 + Duration::from_millis(250),
+        true => baseline * 2 + Duration::from_millis(100),
         false => baseline.mul_f64(1.2) + Duration::from_millis(20),
     };
-    assert!(during.p99 <= allowed, "{:?} instead of {baseline:?}", during.p99);
+    assert!(during <= allowed, "{during:?} instead of {baseline:?}");
     weir.stop().await;
 }
 
