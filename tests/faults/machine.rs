@@ -401,7 +401,10 @@ async fn f99_f33_where_no_more_processes_are_allowed_it_refuses_in_one_line() {
     // may not enter the build folder. Any other user runs this test already, which is one process
     // too many.
     let program = folder.path().join("program");
-    std::fs::copy(env!("CARGO_BIN_EXE_weir"), &program).unwrap();
+    // By a child: a process that another thread forks meanwhile would keep our own descriptor open
+    // for writing, and the kernel starts no program that is written to.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_weir")).arg(&program).status();
+    assert!(copied.unwrap().success());
     let become_another: &[&str] = match getuid().is_root() {
         true => &["setpriv", "--reuid", "64999", "--clear-groups"],
         false => &["env"],
