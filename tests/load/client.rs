@@ -39,6 +39,9 @@ pub(crate) struct Call {
     pub(crate) bytes: usize,
     /// Additional size of the request.
     pub(crate) ballast: usize,
+    /// Whether its duration begins only when [`Server::release`](crate::server::Server::release)
+    /// has been called.
+    pub(crate) held: bool,
 }
 
 const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
@@ -77,10 +80,10 @@ impl Client {
 
     /// Text of a call request.
     pub(crate) fn request(&self, call: Call) -> String {
-        let Call { nonce, wait, bytes, ballast } = call;
+        let Call { nonce, wait, bytes, ballast, held } = call;
         let ballast = "x".repeat(ballast);
         let body = format!(
-            r#"{{"jsonrpc":"2.0","id":{nonce},"method":"tools/call","params":{{"name":"hub__a","arguments":{{"nonce":{nonce},"wait":{wait},"bytes":{bytes},"ballast":"{ballast}"}},{META}}}}}"#
+            r#"{{"jsonrpc":"2.0","id":{nonce},"method":"tools/call","params":{{"name":"hub__a","arguments":{{"nonce":{nonce},"wait":{wait},"bytes":{bytes},"held":{held},"ballast":"{ballast}"}},{META}}}}}"#
         );
         let head = self.head("tools/call", "Mcp-Name: hub__a\r\n");
         format!("{head}Content-Length: {}\r\n\r\n{body}", body.len())

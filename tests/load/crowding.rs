@@ -1,6 +1,8 @@
 //! Many clients that each use little, and some that use much memory.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::JoinSet;
@@ -138,20 +140,31 @@ async fn f72_f97_bodies_beyond_the_budget_get_503_and_small_ones_are_served() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(1_000).await;
     let gateway = Gateway::start(server.address, "max_buffered = \"8MiB\"");
-    let mut crowd = JoinSet::new();
+    let (mut crowd, ended) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
     for nonce in 0..40 {
         let mut client = Client::connect(gateway.address).await.expect("it listens");
+        let ended = Arc::clone(&ended);
         crowd.spawn(async move {
-            let call = Call { nonce, wait: 2_000, bytes: 0, ballast: 1 << 20 };
-            client.call(call).await
+            let call = Call { nonce, ballast: 1 << 20, held: true, ..Call::default() };
+            let outcome = client.call(call).await;
+            ended.fetch_add(1, Ordering::Relaxed);
+            outcome
         });
     }
-    server.has_under_way(5).await;
+    // The calls at the server end only when they are released, so all others have been refused.
+    let begin = Instant::now();
+    while server.under_way() + ended.load(Ordering::Relaxed) < 40 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "neither answered nor refused");
+        tokio::task::yield_now().await;
+    }
+    let held = server.under_way();
     for nonce in 100..110 {
         let mut client = Client::connect(gateway.address).await.expect("it listens");
         let call = Call { nonce, ballast: 8 << 10, ..Call::default() };
         assert_eq!(client.call(call).await, Outcome::Answered);
     }
+    assert_eq!(server.under_way(), held, "the budget is still in use");
+    server.release();
     let (mut answered, mut refused) = (0, 0);
     for outcome in crowd.join_all().await {
         match outcome {
@@ -166,7 +179,7 @@ async fn f72_f97_bodies_beyond_the_budget_get_503_and_small_ones_are_served() {
     }
     eprintln!("{answered} large ones answered, {refused} refused");
     assert!((4..=9).contains(&answered), "{answered}");
-    assert_eq!(answered + refused, 40);
+    assert_eq!((answered, answered + refused), (held, 40));
     // All of the budget has been released.
     let mut client = Client::connect(gateway.address).await.expect("it listens");
     let call = Call { nonce: 1_000, ballast: 3 << 20, ..Call::default() };

@@ -15,6 +15,7 @@ use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use weir::jsonrpc::{self, Message};
 
@@ -24,16 +25,22 @@ pub(crate) struct Server {
     under_way: AtomicUsize,
     /// Number of calls executed at a time.
     workers: Semaphore,
+    capacity: usize,
+    /// Whether calls waited at the end of each execution.
+    turns: Mutex<Vec<bool>>,
+    released: CancellationToken,
 }
 
 impl Server {
     /// Starts a server that executes this number of calls at a time.
-    pub(crate) async fn start(workers: usize) -> Arc<Self> {
+    pub(crate) async fn start(capacity: usize) -> Arc<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (executed, under_way) = (Mutex::default(), AtomicUsize::new(0));
-        let workers = Semaphore::new(workers);
-        let server = Arc::new(Self { address, executed, under_way, workers });
+        let (workers, turns) = (Semaphore::new(capacity), Mutex::default());
+        let released = CancellationToken::new();
+        let server = Self { address, executed, under_way, workers, capacity, turns, released };
+        let server = Arc::new(server);
         let (tasks, serving) = (TaskTracker::new(), Arc::clone(&server));
         tasks.clone().spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -60,6 +67,16 @@ impl Server {
     /// Number of calls that have arrived and are not answered.
     pub(crate) fn under_way(&self) -> usize {
         self.under_way.load(Ordering::Relaxed)
+    }
+
+    /// Whether calls waited at the end of each execution so far.
+    pub(crate) fn turns(&self) -> Vec<bool> {
+        self.turns.lock().expect("the lock is not poisoned").clone()
+    }
+
+    /// Lets the held calls begin, and all later ones at once.
+    pub(crate) fn release(&self) {
+        self.released.cancel();
     }
 
     /// Waits until this number of calls is in flight.
@@ -102,8 +119,13 @@ impl Server {
         *self.executed.lock().expect("the lock is not poisoned").entry(nonce).or_default() += 1;
         self.under_way.fetch_add(1, Ordering::Relaxed);
         let _under_way = InFlightGuard(&self.under_way);
+        if arguments.get("held") == Some("true") {
+            self.released.cancelled().await;
+        }
         let _turn = self.workers.acquire().await.expect("it is never closed");
         tokio::time::sleep(Duration::from_millis(number("wait"))).await;
+        let others_wait = self.under_way() > self.capacity;
+        self.turns.lock().expect("the lock is not poisoned").push(others_wait);
         let text = "x".repeat(number("bytes") as usize);
         format!(
             r#"{{"resultType":"complete","content":[{{"type":"text","text":"{nonce}.{text}"}}]}}"#

@@ -11,7 +11,7 @@ use crate::client::{Call, Client};
 use crate::gateway::Gateway;
 use crate::ledger::{Ledger, Outcome};
 use crate::server::Server;
-use crate::{ONE_AT_A_TIME, often};
+use crate::{ONE_AT_A_TIME, bound, often};
 
 /// Number of calls in flight when Weir is stopped.
 const CALLS: usize = 200;
@@ -20,7 +20,9 @@ const LISTENERS: usize = 50;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f80_a_signal_under_load_loses_no_call() {
     let _turn = ONE_AT_A_TIME.lock().await;
-    let mut latest = Duration::ZERO;
+    let (mut latest, mut soonest) = (Duration::ZERO, Duration::MAX);
+    // Number of calls in flight at the signal, at least.
+    let there = CALLS * 9 / 10;
     for _ in 0..often(10, 100) {
         let server = Server::start(CALLS).await;
         let mut gateway = Gateway::start(server.address, "");
@@ -37,14 +39,16 @@ async fn f80_a_signal_under_load_loses_no_call() {
             });
         }
         let mut clients = JoinSet::new();
-        for _ in 0..CALLS {
+        for number in 0..CALLS {
             let (ledger, nonces) = (Arc::clone(&ledger), Arc::clone(&nonces));
             let mut client = Client::connect(gateway.address).await.expect("it listens");
             clients.spawn(async move {
                 loop {
                     let nonce = nonces.fetch_add(1, Ordering::Relaxed);
                     let wait = 300 + nonce % 200;
-                    let outcome = client.call(Call { nonce, wait, ..Call::default() }).await;
+                    // Most calls end after the signal only, and some end at any time.
+                    let held = number < there;
+                    let outcome = client.call(Call { nonce, wait, held, ..Call::default() }).await;
                     let ended = Instant::now();
                     ledger.record(nonce, outcome.clone());
                     if outcome != Outcome::Answered || client.is_closing() {
@@ -54,18 +58,19 @@ async fn f80_a_signal_under_load_loses_no_call() {
             });
         }
         // A client whose request had not arrived yet receives a refusal.
-        let there = CALLS * 9 / 10;
         server.has_under_way(there).await;
         gateway.signal(Signal::TERM);
         let signalled_at = Instant::now();
+        server.release();
         let last = clients.join_all().await.into_iter().max().expect("calls");
         let status = tokio::task::block_in_place(|| gateway.wait());
         let late = last.elapsed();
         listeners.join_all().await;
         assert!(status.success(), "{status}");
-        assert!(late < Duration::from_secs(1), "{late:?} after the last call");
+        // Long before the grace time of 30 s is over.
+        assert!(late < bound(10_000, 1_000), "{late:?} after the last call");
         assert!(signalled_at.elapsed() < Duration::from_millis(30_500));
-        latest = latest.max(late);
+        (latest, soonest) = (latest.max(late), soonest.min(late));
 
         let sum = ledger.sum();
         assert_eq!((sum.cut, sum.unreachable), (0, 0), "{sum:?}");
@@ -74,6 +79,8 @@ async fn f80_a_signal_under_load_loses_no_call() {
         assert_eq!(server.under_way(), 0);
     }
     eprintln!("it ended at most {latest:?} after the last call");
+    // A wait recurs in each round, a stall of the machine does not.
+    assert!(soonest < Duration::from_secs(1), "{soonest:?} after the last call");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -96,7 +103,8 @@ async fn f80_what_is_left_when_the_grace_time_is_over_hears_so() {
     }
     assert!(tokio::task::block_in_place(|| gateway.wait()).success());
     let took = signalled_at.elapsed();
-    assert!(took >= Duration::from_secs(1) && took < Duration::from_millis(1_500), "{took:?}");
+    // The calls would take a minute, and the default grace time is 30 s.
+    assert!(took >= Duration::from_secs(1) && took < bound(15_000, 1_500), "{took:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -118,7 +126,8 @@ async fn f80_f91_a_second_signal_ends_it_at_once_and_more_of_them_change_nothing
         }
         let status = tokio::task::block_in_place(|| gateway.wait());
         assert!(status.success(), "{status}");
-        assert!(signalled_at.elapsed() < Duration::from_secs(1), "{:?}", signalled_at.elapsed());
+        // The grace time is 30 s.
+        assert!(signalled_at.elapsed() < bound(15_000, 1_000), "{:?}", signalled_at.elapsed());
         let outcome = calling.join_all().await.remove(0);
         // With this many signals Weir waits for nothing any more, not even for the last responses.
         let is_refused = matches!(&outcome, Outcome::Refused(how) if how.contains("5030"));
@@ -130,11 +139,12 @@ async fn f80_f91_a_second_signal_ends_it_at_once_and_more_of_them_change_nothing
 async fn f80_it_goes_on_for_a_moment_if_it_was_told_to() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(8).await;
-    let mut gateway = Gateway::start(server.address, "shutdown_delay = \"500ms\"");
+    let mut gateway = Gateway::start(server.address, "shutdown_delay = \"3s\"");
     let begin = Instant::now();
     gateway.signal(Signal::TERM);
     gateway.wait_for_log("shutdown announced");
     let mut nonce = 0;
+    // It ends long before the delay, so that the last call is not late on a stalled machine.
     while begin.elapsed() < Duration::from_millis(400) {
         let mut client = Client::connect(gateway.address).await.expect("it listens");
         assert_eq!(client.call(Call { nonce, ..Call::default() }).await, Outcome::Answered);
@@ -142,6 +152,6 @@ async fn f80_it_goes_on_for_a_moment_if_it_was_told_to() {
     }
     assert!(nonce > 0);
     assert!(tokio::task::block_in_place(|| gateway.wait()).success());
-    assert!(begin.elapsed() >= Duration::from_millis(500));
+    assert!(begin.elapsed() >= Duration::from_secs(3));
     assert!(Client::connect(gateway.address).await.is_err());
 }

@@ -9,7 +9,7 @@ use crate::client::{Call, Client};
 use crate::gateway::{Gateway, kib_of};
 use crate::ledger::Outcome;
 use crate::server::Server;
-use crate::{ONE_AT_A_TIME, often};
+use crate::{ONE_AT_A_TIME, bound, by_night, often};
 
 /// All timeouts at a fraction of their defaults.
 const QUICK: &str = "timeouts = { head = \"1s\", body = \"1s\", write = \"1s\", idle = \"2s\" }\n\
@@ -27,7 +27,10 @@ async fn rest(mut client: Client, begin: Instant) -> (String, Duration) {
 async fn f65_f66_crowds_that_trickle_or_say_nothing_are_sent_away_and_hold_nobody_up() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(8).await;
-    let gateway = Gateway::start(server.address, QUICK);
+    // By day the crowd stays longer than the machine may stall.
+    let longer = "timeouts = { head = \"3s\", body = \"3s\", write = \"3s\", idle = \"4s\" }\n\
+         max_connections = 10000";
+    let gateway = Gateway::start(server.address, if by_night() { QUICK } else { longer });
     let crowd = often(500, 5_000);
     let before = kib_of(gateway.pid(), "VmRSS");
     let mut strangers = JoinSet::new();
@@ -58,13 +61,13 @@ async fn f65_f66_crowds_that_trickle_or_say_nothing_are_sent_away_and_hold_nobod
     }
     for (output, after) in strangers.join_all().await {
         assert!(output.is_empty() || output.starts_with("HTTP/1.1 408"), "{output}");
-        // Half of the time is for the timeout, and the other half for the test to notice it.
-        assert!(after < Duration::from_secs(6), "{after:?}");
+        // Longer than the timeout, for the test to notice it; the default timeout is 10 s.
+        assert!(after < bound(9_000, 6_000), "{after:?}");
     }
     eprintln!("{} KiB each, others at most {slowest:?}", grown / crowd as u64);
     let most = if cfg!(debug_assertions) { 40 } else { 16 };
     assert!(grown / crowd as u64 <= most, "{grown} KiB for {crowd}");
-    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    assert!(slowest < bound(2_500, 1_000), "{slowest:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,7 +96,8 @@ async fn f67_bodies_that_trickle_or_are_not_what_was_said_end_their_connection_o
         // Bytes behind a response are never parsed as a further request that is answered with
         // success.
         assert!(!output.contains("HTTP/1.1 200"), "{length}, {body}: {output}");
-        assert!(after < Duration::from_secs(4), "{length}, {body}: {after:?}");
+        // The timeout is one second.
+        assert!(after < bound(20_000, 4_000), "{length}, {body}: {after:?}");
     }
     let mut client = Client::connect(gateway.address).await.expect("it listens");
     assert_eq!(client.call(Call::default()).await, Outcome::Answered);
@@ -133,7 +137,7 @@ async fn f71_f72_what_is_too_large_is_refused_in_words_and_at_once() {
         );
         slowest = slowest.max(begin.elapsed());
     }
-    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+    assert!(slowest < bound(20_000, 2_000), "{slowest:?}");
     let grown = kib_of(gateway.pid(), "VmRSS").saturating_sub(before);
     assert!(grown < 4 << 10, "{grown} KiB");
 
