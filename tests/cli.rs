@@ -118,12 +118,22 @@ fn program() -> std::process::Command {
 /// Starts `weir serve` in a folder; returns the process, its further log, and the line that
 /// reported it ready.
 fn serve(folder: &Path) -> (Child, Lines<BufReader<ChildStderr>>, String) {
+    let (weir, log, [ready]) = serve_until(folder, ["\"ready\""]);
+    (weir, log, ready)
+}
+
+/// Starts `weir serve` in a folder; returns the process, its further log, and a line for each of
+/// these texts, which come in any order.
+fn serve_until<const N: usize>(
+    folder: &Path,
+    texts: [&str; N],
+) -> (Child, Lines<BufReader<ChildStderr>>, [String; N]) {
     let mut command = program();
     command.arg("serve").current_dir(folder).stderr(Stdio::piped());
     let mut weir = command.spawn().expect("it starts");
-    let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();
-    let ready = log.find_map(|line| line.ok().filter(|line| line.contains("\"ready\"")));
-    (weir, log, ready.expect("it gets ready"))
+    let mut log = BufReader::new(weir.stderr.take().expect("a pipe"));
+    let lines = serving::lines_with(&mut log, texts);
+    (weir, log.lines(), lines)
 }
 
 /// Runs a command in a folder and returns exit code, standard output and standard error.

@@ -6,7 +6,7 @@ use assert_cmd::Command;
 use insta::assert_snapshot;
 
 use super::serving::terminate;
-use super::{LIBRARY_CONFIG, folder, script, scripted, serve, was_started, weir};
+use super::{LIBRARY_CONFIG, folder, script, scripted, serve_until, was_started, weir};
 use crate::ports::free_port;
 
 #[test]
@@ -144,10 +144,8 @@ fn what_is_malformed_is_named_with_its_member_by_the_log_status_and_check() {
     let folder = folder(&format!("{listeners}{}", scripted("hub")));
     let tools = r#""result":{"tools":[{"name":"good","inputSchema":{"type":"object"}},{"name":"bad","title":7,"inputSchema":{"type":"object"}}]}"#;
     script(folder.path(), "hub", &[("tools/list", tools)]);
-    let (mut running, mut log, _) = serve(folder.path());
-    let line =
-        log.find_map(|line| line.ok().filter(|line| line.contains("items excluded from the list")));
-    let line = line.expect("it is said");
+    let (mut running, log, [_, line]) =
+        serve_until(folder.path(), ["\"ready\"", "items excluded from the list"]);
     assert!(
         line.contains(r#""problems":"\"bad\" cannot be used: `title` is not a string""#),
         "{line}"

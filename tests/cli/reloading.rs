@@ -7,7 +7,7 @@ use std::process::{Child, ChildStderr, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::serving::{line_with, terminate};
+use super::serving::{line_with, lines_with, terminate};
 use super::{folder, runs, script, scripted};
 use crate::ports::free_port;
 
@@ -20,13 +20,23 @@ struct Served {
     log: BufReader<ChildStderr>,
 }
 
+/// Messages of the log.
+const READY: &str = "\"ready\"";
+const LISTED: &str = "\"upstream listed\"";
+const RELOADED: &str = "the configuration was reloaded";
+
 impl Served {
     fn start(folder: &Path) -> Self {
+        Self::start_until(folder, &["serve"], [READY])
+    }
+
+    /// Starts Weir with these arguments and waits for these texts in its log, in any order.
+    fn start_until<const N: usize>(folder: &Path, arguments: &[&str], texts: [&str; N]) -> Self {
         let mut command = crate::program();
-        command.arg("serve").current_dir(folder).stderr(Stdio::piped());
+        command.args(arguments).current_dir(folder).stderr(Stdio::piped());
         let mut weir = command.spawn().expect("it starts");
         let mut log = BufReader::new(weir.stderr.take().expect("a pipe"));
-        line_with(&mut log, "\"ready\"");
+        lines_with(&mut log, texts);
         Self { weir, log }
     }
 
@@ -36,6 +46,13 @@ impl Served {
 
     fn wait_for_log(&mut self, text: &str) -> String {
         line_with(&mut self.log, text)
+    }
+
+    /// Waits for a reload and for the list of the upstream that it starts, in any order; returns
+    /// the line about the reload.
+    fn wait_for_reload_and_list(&mut self) -> String {
+        let [reloaded, _] = lines_with(&mut self.log, [RELOADED, LISTED]);
+        reloaded
     }
 
     fn end(mut self) {
@@ -75,32 +92,29 @@ fn f82_a_file_that_is_saved_is_taken_up_and_children_that_stay_keep_their_proces
     process_script(folder, "other");
     std::fs::create_dir(folder.join("conf.d")).expect("made");
     replace_file(folder, "weir.toml", &format!("{HEAD}{}", scripted("kept")));
-    let mut served = Served::start(folder);
-    served.wait_for_log("\"upstream listed\"");
+    let mut served = Served::start_until(folder, &["serve"], [READY, LISTED]);
     let kept = processes(folder, "kept");
     assert_eq!(kept.len(), 1);
 
     // A new file in the included folder.
     replace_file(folder, "conf.d/other.toml", &scripted("other"));
-    let line = served.wait_for_log("the configuration was reloaded");
+    let line = served.wait_for_reload_and_list();
     assert!(line.contains("upstream other added; upstreams kept: 1"), "{line}");
-    served.wait_for_log("\"upstream listed\"");
     // An included file that is written in place.
     let changed = format!("{}timeouts = {{ call = \"59s\" }}\n", scripted("other"));
     std::fs::write(folder.join("conf.d/other.toml"), changed).expect("written");
-    let line = served.wait_for_log("the configuration was reloaded");
+    let line = served.wait_for_reload_and_list();
     assert!(line.contains("upstream other restarted; upstreams kept: 1"), "{line}");
-    served.wait_for_log("\"upstream listed\"");
     assert_eq!(processes(folder, "other").len(), 2);
     std::fs::remove_file(folder.join("conf.d/other.toml")).expect("removed");
-    let line = served.wait_for_log("the configuration was reloaded");
+    let line = served.wait_for_log(RELOADED);
     assert!(line.contains("upstream other removed; upstreams kept: 1"), "{line}");
 
     // The main file, replaced by rename; a key that needs a restart is named.
     let with_role = "[roles.guest]\nprompts.allow = [\"*\"]\n";
     let other_port = HEAD.replace("127.0.0.1:0", "127.0.0.1:1");
     replace_file(folder, "weir.toml", &format!("{other_port}{with_role}{}", scripted("kept")));
-    let line = served.wait_for_log("the configuration was reloaded");
+    let line = served.wait_for_log(RELOADED);
     assert!(line.contains("role guest added; upstreams kept: 1"), "{line}");
     let line = served.wait_for_log("after a restart");
     assert!(line.contains("\"key\":\"server.listen\""), "{line}");
@@ -115,8 +129,7 @@ fn f81_a_bad_file_is_told_with_its_place_and_changes_nothing() {
     let folder = folder.path();
     process_script(folder, "kept");
     replace_file(folder, "weir.toml", &format!("{HEAD}{}", scripted("kept")));
-    let mut served = Served::start(folder);
-    served.wait_for_log("\"upstream listed\"");
+    let mut served = Served::start_until(folder, &["serve"], [READY, LISTED]);
     let kept = processes(folder, "kept");
 
     replace_file(folder, "weir.toml", &format!("{HEAD}nonsense = 1\n{}", scripted("kept")));
@@ -148,7 +161,7 @@ fn sighup_has_the_configuration_read_again_where_files_are_not_watched() {
         &format!("{head}[protocol]\npage_size = 7\n{}", scripted("kept")),
     );
     served.send_sighup();
-    let line = served.wait_for_log("the configuration was reloaded");
+    let line = served.wait_for_log(RELOADED);
     assert!(line.contains("protocol changed; upstreams kept: 1"), "{line}");
     served.end();
 }
@@ -279,23 +292,20 @@ fn a_secret_that_is_written_anew_is_taken_up_and_restarts_whom_it_is_for_alone()
         "weir.toml",
         &format!("{HEAD}{}{}{secret}", scripted("kept"), scripted("other")),
     );
-    let mut served = Served::start(folder);
-    served.wait_for_log("\"upstream listed\"");
-    served.wait_for_log("\"upstream listed\"");
+    let mut served = Served::start_until(folder, &["serve"], [READY, LISTED, LISTED]);
 
     // In place, by rename, and by a changed permission: each is a different file to the watcher.
     write_private(&token, "two\n");
-    let line = served.wait_for_log("the configuration was reloaded");
+    let line = served.wait_for_reload_and_list();
     assert!(line.contains("upstream other restarted; upstreams kept: 1"), "{line}");
     write_private(&folder.join("secrets/new"), "three\n");
     std::fs::rename(folder.join("secrets/new"), &token).expect("moved");
-    served.wait_for_log("the configuration was reloaded");
+    served.wait_for_reload_and_list();
     std::fs::remove_file(&token).expect("removed");
     let line = served.wait_for_log("the configuration is refused");
     assert!(line.contains("upstreams.other.env.TOKEN") && !line.contains("three"), "{line}");
     write_private(&token, "four\n");
-    served.wait_for_log("the configuration was reloaded");
-    served.wait_for_log("\"upstream listed\"");
+    served.wait_for_reload_and_list();
     assert_eq!(processes(folder, "kept"), [""]);
     let last = processes(folder, "other").pop();
     assert_eq!(last.as_deref(), Some("four"));
@@ -316,14 +326,11 @@ fn sighup_has_the_secrets_of_commands_fetched_anew() {
         "weir.toml",
         &format!("{head}{}{}{secret}", scripted("kept"), scripted("other")),
     );
-    let mut served = Served::start(folder);
-    served.wait_for_log("\"upstream listed\"");
-    served.wait_for_log("\"upstream listed\"");
+    let mut served = Served::start_until(folder, &["serve"], [READY, LISTED, LISTED]);
     replace_file(folder, "counter", "two\n");
     served.send_sighup();
-    let line = served.wait_for_log("the configuration was reloaded");
+    let line = served.wait_for_reload_and_list();
     assert!(line.contains("upstream other restarted; upstreams kept: 1"), "{line}");
-    served.wait_for_log("\"upstream listed\"");
     assert_eq!(processes(folder, "kept"), [""]);
     assert_eq!(processes(folder, "other"), ["one", "two"]);
     served.end();
@@ -357,23 +364,17 @@ fn a_mounted_folder_that_a_cluster_swaps_by_its_link_is_taken_up() {
     };
     mount("secrets", "..1", "token", "one\n");
     mount("config", "..1", "weir.toml", &config(7));
-    let mut command = crate::program();
-    command.args(["serve", "--config", "config/weir.toml"]).current_dir(folder);
-    let mut weir = command.stderr(Stdio::piped()).spawn().expect("it starts");
-    let mut log = BufReader::new(weir.stderr.take().expect("a pipe"));
-    line_with(&mut log, "\"ready\"");
-    let mut served = Served { weir, log };
-    served.wait_for_log("\"upstream listed\"");
+    let arguments = ["serve", "--config", "config/weir.toml"];
+    let mut served = Served::start_until(folder, &arguments, [READY, LISTED]);
     mount("secrets", "..2", "token", "two\n");
-    let line = served.wait_for_log("the configuration was reloaded");
+    let line = served.wait_for_reload_and_list();
     assert!(line.contains("upstream hub restarted"), "{line}");
     mount("config", "..2", "weir.toml", &config(8));
-    let line = served.wait_for_log("the configuration was reloaded");
+    let line = served.wait_for_log(RELOADED);
     assert!(line.contains("protocol changed; upstreams kept: 1"), "{line}");
     std::fs::remove_dir_all(folder.join("secrets/..1")).expect("removed");
     mount("secrets", "..3", "token", "three\n");
-    served.wait_for_log("the configuration was reloaded");
-    served.wait_for_log("\"upstream listed\"");
+    served.wait_for_reload_and_list();
     assert_eq!(processes(folder, "hub"), ["one", "two", "three"]);
     served.end();
 }

@@ -139,8 +139,26 @@ pub(super) fn terminate(child: &Child) {
 
 /// Returns the first line of `lines` that contains `text`.
 pub(super) fn line_with(lines: &mut impl BufRead, text: &str) -> String {
+    let [line] = lines_with(lines, [text]);
+    line
+}
+
+/// Returns a line of `lines` for each of these texts, in any order: tasks of Weir log at the same
+/// time. No line counts for two texts.
+pub(super) fn lines_with<const N: usize>(
+    lines: &mut impl BufRead,
+    texts: [&str; N],
+) -> [String; N] {
+    let mut found = texts.map(|_| None);
     let mut lines = lines.lines().map_while(Result::ok);
-    lines.find(|line| line.contains(text)).expect("it is said")
+    while found.iter().any(Option::is_none) {
+        let line = lines.next().expect("it is said");
+        let is_for = |at: &usize| found[*at].is_none() && line.contains(texts[*at]);
+        if let Some(at) = (0..N).find(is_for) {
+            found[at] = Some(line);
+        }
+    }
+    found.map(|line| line.expect("each is found"))
 }
 
 #[test]

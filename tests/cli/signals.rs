@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::serving::line_with;
-use super::{folder, runs, script, scripted, serve};
+use super::{folder, runs, script, scripted, serve, serve_until};
 
 /// Signals without an effect on Weir and on the helper process that it starts beside each child.
 const WITHOUT_EFFECT: [Signal; 5] =
@@ -38,9 +38,8 @@ fn signals_that_are_sent_to_all_processes_named_weir_end_no_child() {
     std::fs::write(&path, format!("echo $$ > kept.pid\n{text}")).expect("written");
     std::fs::write(folder.join("weir.toml"), format!("{SERVED}{}", scripted("kept")))
         .expect("written");
-    let (mut weir, mut log, _) = serve(folder);
+    let (mut weir, mut log, _) = serve_until(folder, ["\"ready\"", "\"upstream listed\""]);
     let mut says = |text: &str| log.any(|line| line.is_ok_and(|line| line.contains(text)));
-    assert!(says("\"upstream listed\""));
     let child = std::fs::read_to_string(folder.join("kept.pid")).expect("written");
     let keeper = parent(child.trim());
     for signal in [Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::ALARM] {

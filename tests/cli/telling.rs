@@ -7,7 +7,7 @@ use assert_cmd::Command;
 use insta::assert_snapshot;
 
 use super::serving::terminate;
-use super::{LIBRARY_CONFIG, folder, script, scripted, serve, shown};
+use super::{LIBRARY_CONFIG, folder, script, scripted, serve, serve_until, shown};
 
 /// Output for a configuration with a mistake, and for a wrong argument.
 fn report(arguments: &[&str], variables: &[(&str, &str)]) -> [String; 2] {
@@ -115,9 +115,8 @@ fn a_log_message_of_an_upstream_that_belongs_to_no_call_goes_into_weirs_own_log(
     let stray = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"stray"}}"#;
     let answer = format!(r#""result":{{"tools":[]}}}}' '{}"#, &stray[..stray.len() - 1]);
     script(folder.path(), "hub", &[("tools/list", &answer)]);
-    let (mut weir, mut log, _) = serve(folder.path());
-    let line = log.find_map(|line| line.ok().filter(|line| line.contains("upstream log message")));
-    let line = line.expect("it is said");
+    let (mut weir, log, [_, line]) =
+        serve_until(folder.path(), ["\"ready\"", "upstream log message"]);
     assert!(line.contains("\"upstream\":\"hub\"") && line.contains("stray"), "{line}");
     terminate(&weir);
     log.for_each(drop);
