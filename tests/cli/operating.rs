@@ -298,6 +298,8 @@ fn status_says_how_everything_is_doing_and_its_exit_code_whether_all_is_well() {
     let served = Served::start(OPEN);
     served.wait_for("/readyz?verbose", |_, body| body.contains("[+]upstream house"));
     served.post("prompts/list");
+    // Weir may notice a moment later that the client has left.
+    served.wait_for("/metrics", |_, body| body.contains("\nweir_connections 0.0\n"));
     let (code, out, err) = served.weir(&["status"]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     let steady = |line: &str| !["weir ", "process "].iter().any(|name| line.starts_with(name));
@@ -468,8 +470,16 @@ fn an_address_that_is_written_has_to_be_free() {
 
 #[test]
 fn where_somebody_else_has_the_usual_address_it_serves_without_operators() {
-    // If binding fails, another process has the address already.
-    let _taken = std::net::TcpListener::bind("127.0.0.1:9464");
+    // Another test's process may have the address and leave it later; a program that keeps it
+    // longer than any test takes it as well as this one.
+    let start = Instant::now();
+    let _taken = loop {
+        let taken = std::net::TcpListener::bind("127.0.0.1:9464").ok();
+        if taken.is_some() || start.elapsed() > Duration::from_secs(60) {
+            break taken;
+        }
+        std::thread::yield_now();
+    };
     let folder = folder(&format!("[server]\nlisten = \"127.0.0.1:0\"\n{LIBRARY_CONFIG}"));
     let mut weir = super::program();
     weir.arg("serve").current_dir(folder.path()).stderr(std::process::Stdio::piped());
