@@ -1,20 +1,25 @@
 //! On-demand server: started by its first use and stopped when idle, tested with the real program.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::operating::Served;
 use super::{runs, script, scripted, was_started};
 
-/// Configuration of an on-demand server with a tool.
+/// Configuration of an on-demand server with a tool, which is soon idle.
 fn config() -> String {
     format!("{}lazy = true\ntimeouts.idle = \"1s\"\n", scripted("hub"))
 }
 
 fn prepare(folder: &Path) {
     let tools = r#""result":{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}"#;
-    let answers = [("tools/list", tools), ("tools/call", r#""result":{"content":[]}"#)];
-    script(folder, "hub", &answers);
+    // Reports the call through one named pipe, and responds after a line from another, so that the
+    // server is not idle until the test has looked at it.
+    let call = r#"'$(echo called > called; read -r _ < go)'"result":{"content":[]}"#;
+    script(folder, "hub", &[("tools/list", tools), ("tools/call", call)]);
+    let pipes = Command::new("mkfifo").args(["called", "go"]).current_dir(folder).status();
+    assert!(pipes.expect("mkfifo runs").success());
     let path = folder.join("hub.sh");
     let text = std::fs::read_to_string(&path).expect("it was written");
     std::fs::write(&path, format!("echo $$ > hub.pid\n{text}")).expect("written");
@@ -57,11 +62,17 @@ fn a_kept_catalog_is_shown_the_first_call_starts_the_child_and_after_a_while_it_
     let (code, out, err) = served.weir(&["status"]);
     assert_eq!((code, &*err), (0, ""), "{out}");
 
-    let reply = served.post_about("tools/call", Some("hub__t"));
+    let (reply, child) = std::thread::scope(|scope| {
+        let reply = scope.spawn(|| served.post_about("tools/call", Some("hub__t")));
+        // Opening a named pipe waits for the other end: the call has reached the server.
+        std::fs::read(folder.join("called")).expect("read");
+        let child = std::fs::read_to_string(folder.join("hub.pid")).expect("it was started");
+        assert!(runs(child.trim()));
+        state(&served, "up");
+        std::fs::write(folder.join("go"), "go\n").expect("written");
+        (reply.join().expect("no panic"), child)
+    });
     assert!(reply.contains("\"content\":[]"), "{reply}");
-    let child = std::fs::read_to_string(folder.join("hub.pid")).expect("it was started");
-    assert!(runs(child.trim()));
-    state(&served, "up");
     let status = state(&served, "asleep");
     until("the child ends", || !runs(child.trim()));
     assert!(status.contains("\"restarts\":0"), "{status}");
