@@ -11,8 +11,9 @@ use super::{folder, serve};
 use crate::ports::free_port;
 
 /// Keeps 64 connections open that send nothing or half a head, opens 20 more each second while
-/// `probe` is called for three seconds, and returns the longest duration of a call.
-fn longest_under_attack(address: &str, mut probe: impl FnMut()) -> Duration {
+/// `probe` is called for three seconds, twice at least, and returns the durations of the calls,
+/// longest first.
+fn durations_under_attack(address: &str, mut probe: impl FnMut()) -> Vec<Duration> {
     let silent = |number: usize| {
         let mut stream = TcpStream::connect(address).expect("it listens");
         if number.is_multiple_of(2) {
@@ -30,18 +31,21 @@ fn longest_under_attack(address: &str, mut probe: impl FnMut()) -> Duration {
             }
             held.len()
         });
-        let (start, mut requested, mut longest) = (Instant::now(), 0, Duration::ZERO);
-        while start.elapsed() < Duration::from_secs(3) {
+        let (start, mut durations) = (Instant::now(), Vec::new());
+        while start.elapsed() < Duration::from_secs(3) || durations.len() < 2 {
             let begin = Instant::now();
             probe();
-            (requested, longest) = (requested + 1, longest.max(begin.elapsed()));
+            durations.push(begin.elapsed());
         }
+        durations.sort_unstable_by(|one, other| other.cmp(one));
         over.send(()).expect("the flood goes on");
         let connections = flood.join().expect("no panic");
         eprintln!(
-            "{requested} answers beside {connections} connections, the slowest after {longest:?}"
+            "{} answers beside {connections} connections, the slowest after {:?}",
+            durations.len(),
+            durations[0]
         );
-        longest
+        durations
     })
 }
 
@@ -50,10 +54,11 @@ fn probes_are_answered_while_silent_and_half_spoken_connections_keep_coming() {
     let served = Served::start(OPEN);
     served.wait_for("/readyz", |status, _| status == 200);
     let mut paths = ["/healthz", "/readyz", "/metrics"].into_iter().cycle();
-    let longest = longest_under_attack(&served.admin, || {
+    let durations = durations_under_attack(&served.admin, || {
         assert_eq!(served.get(paths.next().expect("endless")).0, 200);
     });
-    assert!(longest < Duration::from_secs(1), "{longest:?}");
+    // A wait for connections that keep coming recurs; a stall of the machine delays one probe.
+    assert!(durations[1] < Duration::from_secs(1), "{:?}", &durations[..2]);
 }
 
 #[test]
@@ -64,11 +69,11 @@ fn clients_are_answered_while_silent_connections_take_all_places() {
         let text = text.replace("[server]\n", "[server]\nmax_connections = 32\n");
         std::fs::write(file, text).expect("written");
     });
-    let longest = longest_under_attack(&served.host, || {
+    let durations = durations_under_attack(&served.host, || {
         assert!(served.post("prompts/list").starts_with("HTTP/1.1 200"));
     });
     // Each of the earlier connections may take its second.
-    assert!(longest < Duration::from_secs(8), "{longest:?}");
+    assert!(durations[0] < Duration::from_secs(8), "{:?}", durations[0]);
 }
 
 /// Result of `weir health` with these arguments.
