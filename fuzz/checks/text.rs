@@ -276,7 +276,6 @@ pub(super) fn event_written(bytes: &[u8]) {
 
 /// D-F9: the checks of a definition do not depend on the order of its members.
 pub(super) fn definition(bytes: &[u8]) {
-    let begin = std::time::Instant::now();
     for kind in Kind::ALL {
         let Ok(item) = Item::parse(kind, Bytes::copy_from_slice(bytes)) else { continue };
         let keys: Vec<String> = item.definition.keys().map(str::to_owned).collect();
@@ -293,7 +292,6 @@ pub(super) fn definition(bytes: &[u8]) {
         assert_eq!(header_marks(&again), header_marks(&item));
         assert_eq!(Digest::of(&reversed.to_bytes()), Digest::of(&item.definition.to_bytes()));
     }
-    assert!(begin.elapsed().as_secs() < 2, "{:?}", begin.elapsed());
 }
 
 /// D-F10: the matcher of templates agrees with a reference matcher, within its limit of steps.

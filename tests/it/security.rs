@@ -451,7 +451,7 @@ async fn s21_a_cache_that_all_share_gives_nobody_what_is_anothers() {
 
 // === Time ===
 
-/// Requests of each kind, and the greatest distance of the halves of their times.
+/// Requests of each kind, and the greatest distance between the 10th percentiles of their times.
 const ASKED: usize = 200;
 const APART: Duration = Duration::from_millis(1);
 
@@ -469,11 +469,12 @@ async fn s37_what_is_denied_takes_as_long_as_what_is_unknown() {
             took[turn % 2].push(begin.elapsed());
             assert_eq!(reply.code(), -32602, "{name}");
         }
-        let half = took.map(|mut times| {
+        // Other load of the machine lengthens requests, and hardly the quickest tenth.
+        let quick = took.map(|mut times| {
             times.sort();
-            times[ASKED / 2]
+            times[ASKED / 10]
         });
-        assert!(half[0].abs_diff(half[1]) < APART, "{side}: {half:?}");
+        assert!(quick[0].abs_diff(quick[1]) < APART, "{side}: {quick:?}");
     }
     world.close().await;
 }
