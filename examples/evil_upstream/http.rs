@@ -121,6 +121,7 @@ fn reply(
 ) -> io::Result<()> {
     let fault = &response.fault;
     sleep(Duration::from_millis(fault.delay_ms));
+    server.wait_for_file(fault.waits_for.as_deref());
     if let Some(code) = fault.exit {
         output::exit(code);
     }
@@ -289,9 +290,11 @@ fn http_sse_message(
     let action = server.handle(script, &message);
     write(stream, "202 Accepted", "", b"", &Fault::default())?;
     if let Action::Respond(response) = action {
+        let server = Arc::clone(server);
         spawn(move || {
             let fault = &response.fault;
             sleep(Duration::from_millis(fault.delay_ms));
+            server.wait_for_file(fault.waits_for.as_deref());
             if let Some(code) = fault.exit {
                 output::exit(code);
             }

@@ -67,7 +67,7 @@ fn run_start_actions(server: &Arc<Server>) {
         start_descendant(server, descendant);
     }
     output::write_stderr(start.stderr_bytes);
-    sleep(Duration::from_millis(start.delay_ms));
+    server.wait_for_file(start.waits_for.as_deref());
     if let Some(exit) = start.exit {
         let after = Duration::from_millis(exit.after_ms);
         let code = exit.code;

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread::sleep;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -100,6 +101,13 @@ impl Server {
         answered.remove(id)
     }
 
+    /// Waits until the folder contains this file, if one is given.
+    pub(crate) fn wait_for_file(&self, file: Option<&str>) {
+        while file.is_some_and(|file| !self.folder.join(file).exists()) {
+            sleep(Duration::from_millis(2));
+        }
+    }
+
     /// Appends a line to a file of the folder with one write.
     pub(crate) fn record(&self, file: &str, text: impl std::fmt::Display) {
         let line = format!("{text}\n");
@@ -135,7 +143,8 @@ impl Server {
             return Action::Ignore;
         };
         if !is_call {
-            self.record("heard", method);
+            let cursor = params.get("cursor").map(|cursor| format!(" {cursor}"));
+            self.record("heard", format_args!("{method}{}", cursor.unwrap_or_default()));
         }
         let nonce = &params["arguments"]["nonce"];
         let from_argument = params["arguments"]["fault"].as_str().map(Fault::from_argument);

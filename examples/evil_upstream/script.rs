@@ -38,6 +38,8 @@ pub(crate) struct Script {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Fault {
     pub(crate) delay_ms: u64,
+    /// Waits until the server's folder contains this file.
+    pub(crate) waits_for: Option<String>,
     /// Exits before the response: an exit code, or a signal if negative.
     pub(crate) exit: Option<i32>,
     /// Bytes of lines on standard error before the response.
@@ -138,7 +140,8 @@ pub(crate) struct Storm {
 pub(crate) struct Start {
     pub(crate) descendants: Vec<Descendant>,
     pub(crate) stderr_bytes: u64,
-    pub(crate) delay_ms: u64,
+    /// Waits until the server's folder contains this file.
+    pub(crate) waits_for: Option<String>,
     pub(crate) exit: Option<Exit>,
 }
 

@@ -36,11 +36,12 @@ pub(crate) fn serve(server: &Arc<Server>) {
                 sleep(Duration::from_secs(3600));
             },
             Action::Respond(response) => {
-                let sink = sink.clone();
-                if response.fault.delay_ms + response.fault.pause_ms + response.fault.burn_ms > 0 {
-                    spawn(move || send_response(&sink, &response));
+                let (server, sink, fault) = (Arc::clone(server), sink.clone(), &response.fault);
+                let takes_time = fault.delay_ms + fault.pause_ms + fault.burn_ms > 0;
+                if takes_time || fault.waits_for.is_some() {
+                    spawn(move || send_response(&server, &sink, &response));
                 } else {
-                    send_response(&sink, &response);
+                    send_response(&server, &sink, &response);
                 }
             }
         }
@@ -51,9 +52,10 @@ pub(crate) fn serve(server: &Arc<Server>) {
     }
 }
 
-fn send_response(sink: &MessageSink, response: &Response) {
+fn send_response(server: &Server, sink: &MessageSink, response: &Response) {
     let fault = &response.fault;
     sleep(Duration::from_millis(fault.delay_ms));
+    server.wait_for_file(fault.waits_for.as_deref());
     if let Some(code) = fault.exit {
         output::exit(code);
     }

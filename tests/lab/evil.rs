@@ -59,6 +59,11 @@ impl Evil {
         std::fs::rename(new, self.folder.join("script.json")).expect("renamed");
     }
 
+    /// Creates a file in the folder of the server, whose faults may wait for it.
+    pub(crate) fn create(&self, file: &str) {
+        std::fs::write(self.folder.join(file), "").expect("written");
+    }
+
     /// Starts or restarts the server at the same address.
     pub(crate) async fn start(&mut self) {
         let Transport::Http { address, child } = &mut self.transport else {
@@ -132,6 +137,18 @@ impl Evil {
     /// Number of received messages with this prefix.
     pub(crate) fn times(&self, what: &str) -> usize {
         self.received().iter().filter(|line| line.starts_with(what)).count()
+    }
+
+    /// Number of pages of each walk through the list of tools; a walk begins without a cursor.
+    pub(crate) fn walks(&self) -> Vec<usize> {
+        let mut walks = Vec::new();
+        for line in self.received().iter().filter(|line| line.starts_with("tools/list")) {
+            match walks.last_mut() {
+                Some(pages) if line != "tools/list" => *pages += 1,
+                _ => walks.push(1),
+            }
+        }
+        walks
     }
 
     /// Processes of the server and their descendants, oldest first.

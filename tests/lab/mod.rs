@@ -71,6 +71,24 @@ pub(crate) fn by_night() -> bool {
     std::env::var_os("WEIR_NIGHTLY").is_some() && cfg!(not(debug_assertions))
 }
 
+/// Greatest duration in milliseconds: by day, when the machine may stall, it is only far below that
+/// of the wrong outcome; by night it is as short as promised.
+pub(crate) fn bound(by_day: u64, at_night: u64) -> Duration {
+    Duration::from_millis(if by_night() { at_night } else { by_day })
+}
+
+/// Shortest duration of this work in five rounds: a wait of Weir recurs in each of them, a stall of
+/// the machine does not.
+pub(crate) async fn shortest(mut work: impl AsyncFnMut()) -> Duration {
+    let mut shortest = Duration::MAX;
+    for _ in 0..5 {
+        let begin = Instant::now();
+        work().await;
+        shortest = shortest.min(begin.elapsed());
+    }
+    shortest
+}
+
 /// Returns how long a soak lasts: `WEIR_SOAK`, or so many seconds by day or by night.
 pub(crate) fn soak_time(by_day: u64, at_night: u64) -> Duration {
     let Ok(text) = std::env::var("WEIR_SOAK") else {
