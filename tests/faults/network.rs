@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::lab::client::{Outcome, Revision};
 use crate::lab::ledger::Ledger;
 use crate::lab::ports::free_port;
-use crate::lab::{Lab, alone_by_night, beside_others, by_night, until};
+use crate::lab::{Lab, alone_by_night, beside_others, bound, by_night, shortest, until};
 
 /// Revisions of a server, one of each era.
 const ERAS: [&str; 2] = ["2025-11-25", "2026-07-28"];
@@ -25,18 +25,23 @@ async fn f01_who_is_down_at_the_start_is_missing_and_nobody_else() {
         free_port()
     );
     let weir = lab.serve(&config).await;
-    assert!(weir.took < Duration::from_secs(1), "ready after {:?}", weir.took);
+    assert!(weir.took < bound(10_000, 1_000), "ready after {:?}", weir.took);
     let mut client = weir.client(Revision::MODERN).await;
     let begin = Instant::now();
-    let list = client.request("tools/list", json!({})).await.result();
+    client.tools().await;
     let first = begin.elapsed();
-    assert_eq!(list["tools"].as_array().unwrap().len(), 8);
-    assert_eq!(list["_meta"]["weir/partial"], json!(["refused", "unknown"]));
-    let begin = Instant::now();
-    assert_eq!(client.tools().await.len(), 8);
-    eprintln!("F-01: ready in {:?}, first list {first:?}, next {:?}", weir.took, begin.elapsed());
-    // The very first list waits for upstreams that are starting.
-    assert!(first < Duration::from_millis(2_500) && begin.elapsed() < Duration::from_millis(250));
+    // The very first list waits for upstreams that are starting, for two seconds at most.
+    for evil in lab.evils() {
+        weir.wait_until_listed(&evil.name).await;
+    }
+    let next = shortest(async || {
+        let list = client.request("tools/list", json!({})).await.result();
+        assert_eq!(list["tools"].as_array().unwrap().len(), 8);
+        assert_eq!(list["_meta"]["weir/partial"], json!(["refused", "unknown"]));
+    });
+    let next = next.await;
+    eprintln!("F-01: ready in {:?}, first list {first:?}, next {next:?}", weir.took);
+    assert!(first < bound(10_000, 2_500) && next < Duration::from_millis(250));
     weir.stop().await;
 }
 
@@ -48,41 +53,53 @@ async fn f02_with_all_down_lists_are_empty_and_calls_end_at_once() {
     });
     let lab = Lab::new();
     let weir = lab.serve(&tables.collect::<String>()).await;
-    assert!(weir.took < Duration::from_secs(1), "ready after {:?}", weir.took);
+    assert!(weir.took < bound(10_000, 1_000), "ready after {:?}", weir.took);
     let mut client = weir.client(Revision::MODERN).await;
     let list = client.request("tools/list", json!({})).await.result();
     assert_eq!(list["tools"], json!([]));
     assert_eq!(list["_meta"]["weir/partial"].as_array().unwrap().len(), 10);
-    let begin = Instant::now();
-    let outcome = client.call("u1", json!({})).await;
-    assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
-    assert!(begin.elapsed() < Duration::from_millis(50), "{:?}", begin.elapsed());
+    // Each call is the first one to its upstream.
+    let mut upstreams = 1..10;
+    let took = shortest(async || {
+        let upstream = format!("u{}", upstreams.next().unwrap());
+        let outcome = client.call(&upstream, json!({})).await;
+        assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
+    });
+    let took = took.await;
+    assert!(took < Duration::from_millis(50), "{took:?}");
     weir.stop().await;
 }
 
 #[tokio::test]
 async fn f03_a_slow_server_is_waited_for_by_its_own_callers() {
     let _turn = beside_others().await;
-    let slow = json!({ "delay_ms": 2_000 });
-    let script = json!({ "on": { "tools/call": slow, "tools/list": slow } });
+    // The slow responses wait for this test, so that whatever waits for them does not end before.
+    let script = json!({ "on": { "tools/list": { "waits_for": "first list" } } });
     let lab = Lab::new().http("slow", script).await.http("fine", json!({})).await;
     let weir = lab.serve("").await;
+    let begin = Instant::now();
     let mut client = weir.client(Revision::LEGACY).await;
-    let begin = Instant::now();
     client.tools().await;
-    assert!(begin.elapsed() < Duration::from_millis(2_200), "a list: {:?}", begin.elapsed());
+    // A legacy client waits when it initializes. The time limit of the slow list is 10 s.
+    assert!(begin.elapsed() < bound(8_000, 2_200), "a list: {:?}", begin.elapsed());
+    lab.evil("slow").create("first list");
     weir.wait_until_listed("slow").await;
-    let ((late, took), others) = tokio::join!(
-        weir.call("slow", json!({ "delay_ms": 2_000 })),
-        join_all((0..20).map(|_| weir.call("fine", json!({})))),
-    );
-    assert!(late.is_result() && took >= Duration::from_secs(2), "{late:?} after {took:?}");
-    let slowest = others.iter().map(|(_, took)| *took).max().unwrap();
-    assert!(others.iter().all(|(outcome, _)| outcome.is_result()));
-    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
-    let begin = Instant::now();
-    client.tools().await;
-    assert!(begin.elapsed() < Duration::from_millis(250), "{:?}", begin.elapsed());
+    lab.evil("slow").script(json!({ "on": { "tools/list": { "never": true } } }));
+    let ((late, _), slowest) =
+        tokio::join!(weir.call("slow", json!({ "waits_for": "others" })), async {
+            until("the slow call is there", || !lab.evil("slow").executions().is_empty()).await;
+            let others = join_all((0..20).map(|_| weir.call("fine", json!({})))).await;
+            assert!(others.iter().all(|(outcome, _)| outcome.is_result()));
+            lab.evil("slow").create("others");
+            others.iter().map(|(_, took)| *took).max().unwrap()
+        });
+    assert!(late.is_result(), "{late:?}");
+    assert!(slowest < bound(20_000, 500), "{slowest:?}");
+    let took = shortest(async || {
+        client.tools().await;
+    });
+    let took = took.await;
+    assert!(took < Duration::from_millis(250), "{took:?}");
     weir.stop().await;
 }
 
@@ -96,13 +113,14 @@ async fn f04_a_list_that_is_never_answered_is_left_out() {
         let weir = lab.serve("[defaults]\ntimeouts.list = \"3s\"\n").await;
         let mut client = weir.client(Revision::MODERN).await;
         let begin = Instant::now();
-        assert_eq!(client.tools().await, ["fine__call"]);
+        client.tools().await;
         let first = begin.elapsed();
-        let begin = Instant::now();
-        assert_eq!(client.tools().await, ["fine__call"]);
-        eprintln!("F-04: {revision}: first list {first:?}, next {:?}", begin.elapsed());
-        assert!(first < Duration::from_secs(6), "{first:?}");
-        assert!(begin.elapsed() < Duration::from_millis(250), "{:?}", begin.elapsed());
+        // The very first list waits two seconds at most, also for the one that is fine.
+        weir.wait_until_listed("fine").await;
+        let next = shortest(async || assert_eq!(client.tools().await, ["fine__call"])).await;
+        eprintln!("F-04: {revision}: first list {first:?}, next {next:?}");
+        assert!(first < bound(20_000, 6_000), "{first:?}");
+        assert!(next < Duration::from_millis(250), "{next:?}");
         weir.stop().await;
     }))
     .await;
@@ -128,10 +146,8 @@ async fn f06_a_stream_that_hangs_after_progress_ends_its_call_in_time() {
             let outcome = client.request("tools/call", params).await;
             let took = begin.elapsed();
             assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
-            assert!(
-                (Duration::from_millis(950)..Duration::from_secs(2)).contains(&took),
-                "{took:?}"
-            );
+            // The default time limit is 60 s.
+            assert!((Duration::from_millis(950)..bound(20_000, 2_000)).contains(&took), "{took:?}");
         }))
         .await;
         until("it was logged", || {
@@ -176,10 +192,7 @@ async fn f07_an_answer_that_is_cut_anywhere_ends_its_call_once() {
     eprintln!("F-07: {cuts} cuts of 12 exchanges, {broken} errors, slowest {slowest:?}");
     assert!(broken > 1_000, "most of the cuts are seen: {broken} of {cuts}");
     // Far from any time limit; 12 at a time on two cores.
-    assert!(
-        slowest < Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 1 }),
-        "{slowest:?}"
-    );
+    assert!(slowest < bound(20_000, 1_000), "{slowest:?}");
     weir.stop().await;
 }
 
@@ -239,7 +252,7 @@ async fn f08_every_status_with_every_body_is_an_error_of_its_kind() {
                     panic!("{name} {status} {text}: {outcome:?}");
                 };
                 assert!(!message.contains("SECRET"), "{message}");
-                assert!(took < Duration::from_secs(2), "{name} {status}: {took:?}");
+                assert!(took < bound(20_000, 2_000), "{name} {status}: {took:?}");
                 if text == rpc && code != -32050 {
                     entry.push(format!("{name} {status} {code}"));
                 }
@@ -294,10 +307,7 @@ async fn f09_who_comes_and_goes_is_not_run_after_and_its_clients_hear_nothing() 
         let down = Instant::now();
         while down.elapsed() < Duration::from_secs(1) {
             let (outcome, took) = weir.call("a", json!({})).await;
-            assert!(
-                !outcome.is_result() && took < Duration::from_secs(2),
-                "{outcome:?} in {took:?}"
-            );
+            assert!(!outcome.is_result() && took < bound(20_000, 2_000), "{outcome:?} in {took:?}");
             assert!(weir.call("fine", json!({})).await.0.is_result());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -345,7 +355,7 @@ async fn f13_who_is_back_is_asked_again_within_five_seconds() {
         let took = begin.elapsed();
         let connections = lab.evil(name).times("connect") - connected;
         eprintln!("F-13: {revision} is back after {took:?}, {connections} connections");
-        assert!(took < Duration::from_millis(5_500), "{took:?}");
+        assert!(took < bound(10_000, 5_500), "{took:?}");
         // Connections of the gateway's own requests are not for callers: each thread has its own.
         assert!(connections <= 6, "no herd of them: {connections}");
         weir.stop().await;
