@@ -50,7 +50,7 @@ use redis_store::RedisStore;
 pub use shared_limits::OnStoreDown;
 use shared_limits::SlotReports;
 pub use status::FleetStatus;
-use status::SettledLists;
+use status::ShownLists;
 pub(crate) use status::{Condition, FleetMetrics, FleetReport};
 use store::{Heartbeat, MAX_CLAIMS_AT_ONCE, Store};
 pub(crate) use store::{SharedAdmission, SharedCharge, StoreAbout, StoreError};
@@ -90,7 +90,9 @@ pub struct Fleet {
     configuration: Mutex<String>,
     /// Upstreams that run on this replica only, with the numbers of their leases.
     running: Mutex<BTreeMap<String, u64>>,
-    lists: Mutex<SettledLists>,
+    lists: Mutex<ShownLists>,
+    /// Hash of the lists of the other replicas, as they show them.
+    lists_elsewhere: watch::Sender<u64>,
     /// Settings of sessions that were taken over before they could be read, by sessions.
     late_settings: Mutex<HashMap<String, Vec<u8>>>,
     /// Asks for a heartbeat before its time.
@@ -169,6 +171,7 @@ impl Fleet {
             configuration: Mutex::default(),
             running: Mutex::default(),
             lists: Mutex::default(),
+            lists_elsewhere: watch::Sender::default(),
             late_settings: Mutex::default(),
             beat_now: Notify::new(),
             beats: watch::Sender::new(0),
@@ -195,6 +198,11 @@ impl Fleet {
     /// Returns the name of this replica.
     pub(crate) fn member_name(&self) -> &str {
         &self.settings.member
+    }
+
+    /// Hash of the lists of the other replicas: it changes within two heartbeats after them.
+    pub(crate) fn lists_elsewhere(&self) -> watch::Receiver<u64> {
+        self.lists_elsewhere.subscribe()
     }
 
     pub(crate) fn metrics(&self) -> &FleetMetrics {
@@ -277,7 +285,8 @@ impl Fleet {
             draining: self.is_draining(),
             sessions: condition.sessions,
             running: self.running.lock().clone(),
-            lists: self.lists.lock().settle(condition.lists),
+            lists: Some(format!("{:016x}", condition.lists)),
+            has_settled: self.lists.lock().settle(condition.lists),
             started: self.started,
         };
         let record = self.records.seal_member(&name, &record);
@@ -291,6 +300,9 @@ impl Fleet {
             view.update(roster, &self.records, Instant::now());
             if view.is_steady() { view.unclaimed(Instant::now()) } else { Vec::new() }
         };
+        let elsewhere = self.view().lists_elsewhere();
+        self.lists_elsewhere
+            .send_if_modified(|known| std::mem::replace(known, elsewhere) != elsewhere);
         let has_more = has_more_to_read || unclaimed.len() == MAX_CLAIMED_PER_BEAT;
         // Also requests learn of claims.
         if self.view().take_moved() {

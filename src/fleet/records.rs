@@ -36,9 +36,12 @@ pub(crate) struct MemberRecord {
     /// Upstreams that run on this replica only, with the numbers of their leases.
     #[serde(default)]
     pub(crate) running: BTreeMap<String, u64>,
-    /// Digest of its lists, once they have not changed for a while.
+    /// Digest of its lists.
     #[serde(default)]
     pub(crate) lists: Option<String>,
+    /// Whether they have not changed for a while.
+    #[serde(default)]
+    pub(crate) has_settled: bool,
     /// Seconds since 1970 at which it started.
     pub(crate) started: u64,
 }
@@ -118,6 +121,7 @@ mod tests {
             sessions: 7,
             running: [("hub".to_owned(), 1)].into(),
             lists: Some("l".into()),
+            has_settled: true,
             started: 9,
         };
         let name = keys.instance().to_string();

@@ -50,17 +50,17 @@ pub(crate) struct Condition {
     pub(crate) lists: u64,
 }
 
-/// Lists of this replica, which it shows the others once they have not changed for a while: a
-/// change reaches all replicas, but not at the same moment.
+/// Lists of this replica. Those of all replicas are compared once they have not changed for a
+/// while: a change reaches all of them, but not at the same moment.
 #[derive(Debug, Default)]
-pub(super) struct SettledLists(Option<(u64, Instant)>);
+pub(super) struct ShownLists(Option<(u64, Instant)>);
 
-impl SettledLists {
-    /// Takes the current hash, and returns it as text if it has settled.
-    pub(super) fn settle(&mut self, lists: u64) -> Option<String> {
+impl ShownLists {
+    /// Takes the current hash, and returns whether it has settled.
+    pub(super) fn settle(&mut self, lists: u64) -> bool {
         let known = self.0.filter(|(known, _)| *known == lists);
         let (_, since) = *self.0.insert(known.unwrap_or((lists, Instant::now())));
-        (since.elapsed() >= SETTLING).then(|| format!("{lists:016x}"))
+        since.elapsed() >= SETTLING
     }
 }
 
@@ -166,7 +166,8 @@ fn differences(view: &FleetView) -> Vec<String> {
         let are_several = values.len() > 1;
         are_several.then(|| format!("the replicas have several {what}: {}", values.join(", ")))
     };
-    let lists: BTreeSet<_> = view.members().filter_map(|it| it.record.lists.as_ref()).collect();
+    let settled = view.members().filter(|it| it.record.has_settled);
+    let lists: BTreeSet<_> = settled.filter_map(|it| it.record.lists.as_ref()).collect();
     let lists = (lists.len() > 1).then(|| {
         "the replicas list different items: an upstream is down at one of them, or of another \
          version, which `weir status` of each shows"
@@ -181,13 +182,13 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn lists_are_shown_once_they_have_not_changed_for_a_while() {
-        let mut lists = SettledLists::default();
-        assert_eq!(lists.settle(1), None);
+    async fn lists_have_settled_once_they_have_not_changed_for_a_while() {
+        let mut lists = ShownLists::default();
+        assert!(!lists.settle(1));
         tokio::time::advance(SETTLING).await;
-        assert_eq!(lists.settle(1).as_deref(), Some("0000000000000001"));
-        assert_eq!(lists.settle(2), None, "they have changed");
+        assert!(lists.settle(1));
+        assert!(!lists.settle(2), "they have changed");
         tokio::time::advance(SETTLING).await;
-        assert!(lists.settle(2).is_some());
+        assert!(lists.settle(2));
     }
 }

@@ -11,6 +11,7 @@
 //! the numbers that are known to other claims since.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -353,6 +354,17 @@ impl FleetView {
         self.members.values()
     }
 
+    /// Returns a hash of the lists of the other members.
+    pub(super) fn lists_elsewhere(&self) -> u64 {
+        let others = self.members.iter().filter(|(instance, _)| **instance != self.itself);
+        // Their order is that of a hash table, so it must not count.
+        others.fold(0, |sum: u64, (instance, member)| {
+            let mut hasher = DefaultHasher::new();
+            (instance.to_string(), &member.record.lists).hash(&mut hasher);
+            sum.wrapping_add(hasher.finish())
+        })
+    }
+
     /// Returns the time of the last reply of the store.
     pub(super) fn replied_at(&self) -> Option<Instant> {
         self.replied_at
@@ -413,6 +425,7 @@ mod tests {
                 sessions: 0,
                 running: Default::default(),
                 lists: None,
+                has_settled: false,
                 started: 0,
             };
             let name = self.instance(at).to_string();

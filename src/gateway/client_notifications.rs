@@ -23,6 +23,9 @@ use crate::mcp::revision::Revision;
 /// pause between reads grows to the same time (`MAX_CHANGE_PAUSE` in `refresh_schedule.rs`).
 const SPACING: Duration = Duration::from_secs(1);
 
+/// Longest time that other processes take to see a change that this one has seen.
+const FOLLOWING: Duration = Duration::from_secs(10);
+
 /// A notification for a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientNotification {
@@ -52,6 +55,10 @@ pub struct ClientNotifications {
     has_changed: [bool; 3],
     /// Per topic: the earliest time of the next notification.
     next_at: [Instant; 3],
+    /// Lists of other processes, from which the client may list, too.
+    elsewhere: Option<watch::Receiver<u64>>,
+    /// Per topic: the time until which a change of those may be the one that was notified.
+    follows_until: [Instant; 3],
 }
 
 impl ClientContext {
@@ -73,6 +80,8 @@ impl ClientContext {
             form: DefinitionForm::of(revision),
             has_changed: [false; 3],
             next_at: [Instant::now(); 3],
+            elsewhere: None,
+            follows_until: [Instant::now(); 3],
         }
     }
 }
@@ -83,6 +92,13 @@ impl ClientNotifications {
     #[must_use]
     pub fn with_all_lists_changed(self) -> Self {
         Self { has_changed: [true; 3], ..self }
+    }
+
+    /// Notifies the client again if lists of other processes change within ten seconds after a
+    /// change: it may have listed from one that had not seen the change yet.
+    #[must_use]
+    pub fn with_lists_elsewhere(self, lists: watch::Receiver<u64>) -> Self {
+        Self { elsewhere: Some(lists), ..self }
     }
 
     /// Continues with a new context of the same client, without repeating notifications.
@@ -133,6 +149,7 @@ impl ClientNotifications {
                 // loop.
                 Ok(()) = self.view.changed() => {}
                 () = sleep_until(wake_at) => {}
+                () = changed(&mut self.elsewhere) => self.count_followers(),
                 uri = self.subscriptions.next() => return Some(ClientNotification::Updated(uri)),
                 task = self.subscriptions.tasks().next() => {
                     return Some(ClientNotification::Task(task));
@@ -148,9 +165,29 @@ impl ClientNotifications {
     fn detect_changes(&mut self) {
         let current = Arc::clone(&self.view.borrow_and_update());
         for topic in ListTopic::ALL {
-            let differs = current.differs(&self.seen, topic, self.form);
-            self.has_changed[topic.index()] |= differs;
+            if current.differs(&self.seen, topic, self.form) {
+                self.has_changed[topic.index()] = true;
+                self.follows_until[topic.index()] = Instant::now() + FOLLOWING;
+            }
         }
         self.seen = current;
     }
+
+    /// Marks the topics whose change other processes may have seen just now.
+    fn count_followers(&mut self) {
+        let now = Instant::now();
+        for (has_changed, follows_until) in self.has_changed.iter_mut().zip(self.follows_until) {
+            *has_changed |= now < follows_until;
+        }
+    }
+}
+
+/// Waits until the lists of other processes have changed; for ever if there are no others.
+async fn changed(elsewhere: &mut Option<watch::Receiver<u64>>) {
+    if let Some(lists) = elsewhere
+        && lists.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }

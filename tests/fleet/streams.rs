@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -169,6 +170,49 @@ async fn no_change_of_a_list_is_lost_when_the_stream_of_a_session_is_taken_over(
     wait_for_change(&mut stream).await;
     assert_eq!(changes(&mut stream, SILENCE).await, 0, "one is enough");
     assert!(shown(&mut client).await.contains("t3"));
+}
+
+/// Names of the prompts that a client is shown.
+async fn prompts(client: &mut Client) -> Vec<String> {
+    let page = client.request("prompts/list", json!({})).await.result();
+    let names = page["prompts"].as_array().expect("a list").iter();
+    names.map(|prompt| prompt["name"].as_str().expect("text").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_client_is_notified_again_if_another_replica_lists_a_change_later() {
+    // Each replica has a folder of its own, so the test decides when it sees the change.
+    let house = "[upstreams.house]\nprompts_dir = \"prompts\"\n";
+    let mut replicas = Replicas::prepare(TestStore::start().await, house, "").await;
+    let put = |folder: &Path, name: &str| {
+        fs::create_dir_all(folder.join("prompts")).expect("made");
+        fs::write(folder.join("prompts").join(name), "---\ntitle: A\n---\nHello.\n")
+            .expect("written");
+    };
+    for number in 0..2 {
+        assert_eq!(replicas.reserve(), number);
+        put(&replicas.folder(number), "one.md");
+        replicas.restart(number).await;
+    }
+    replicas.wait_until_known(2).await;
+    let mut client = Client::http(&replicas[0].address, Revision::MODERN, None).await;
+    let mut stream = client
+        .listen(json!({ "promptsListChanged": true, "toolsListChanged": true }))
+        .await
+        .expect("it opens");
+    assert_eq!(stream.next().await["method"], "notifications/subscriptions/acknowledged");
+    put(&replicas.folder(0), "two.md");
+    assert_eq!(stream.next().await["method"], "notifications/prompts/list_changed");
+    // A client without a session lists from any replica.
+    client.move_to(&replicas[1].address);
+    assert_eq!(prompts(&mut client).await, ["house__one", "hub__say"]);
+    put(&replicas.folder(1), "two.md");
+    // It waits for a notification before each look, as clients do.
+    let mut listed = Vec::new();
+    while listed != ["house__one", "house__two", "hub__say"] {
+        assert_eq!(stream.next().await["method"], "notifications/prompts/list_changed");
+        listed = prompts(&mut client).await;
+    }
 }
 
 /// Bytes of a large result.

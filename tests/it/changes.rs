@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use tokio::sync::watch;
+use weir::gateway::ClientNotification;
 use weir::mcp::kind::{Kind, ListTopic};
+use weir::mcp::revision::Revision;
 
 use crate::cell::{MODERN_HTTP, SIDES, UPSTREAMS};
 use crate::client::{ChangeStream, SILENCE};
@@ -93,6 +96,35 @@ async fn a_steady_stream_of_changes_is_told_at_most_once_a_second() {
         assert_eq!(client.prompts().await.len(), 102);
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_is_told_again_when_other_processes_follow_it_within_ten_seconds() {
+    let key = "1".repeat(64);
+    let role = "[roles.all]\nprompts.allow = [\"*\"]\n[clients.ann]\nrole = \"all\"\n";
+    let config = format!("{role}key_sha256 = [\"{key}\"]\n");
+    let world = World::start(hub(MODERN_HTTP), &config).await;
+    let client = world.client_context("ann");
+    let (elsewhere, lists) = watch::channel(0);
+    let subscriptions = client.subscriptions(client.client_handle());
+    let notifications = client.listen(&subscriptions, Revision::NEWEST);
+    let mut notifications = notifications.with_lists_elsewhere(lists);
+    let mut next = async || tokio::time::timeout(SILENCE, notifications.next()).await;
+    elsewhere.send_replace(1);
+    assert!(next().await.is_err(), "nothing has changed here");
+    world.upstream("hub").add_prompt("new").await;
+    let changed = Ok(Some(ClientNotification::Lists(ListTopic::Prompts)));
+    assert_eq!(next().await, changed);
+    for follower in [2, 3] {
+        pass(Duration::from_secs(4)).await;
+        elsewhere.send_replace(follower);
+        assert_eq!(next().await, changed);
+    }
+    pass(Duration::from_secs(4)).await;
+    elsewhere.send_replace(4);
+    assert!(next().await.is_err(), "another change");
+    drop((client, subscriptions));
+    world.close().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -76,7 +76,11 @@ pub(super) fn listen(
         .acquire(client.principal(), state.settings.per_client.streams)
         .ok_or_else(|| results::too_busy(STREAM_RETRY))?;
     let subscriptions = client.subscriptions(client.client_handle());
-    let listen = client.listen(&subscriptions, revision);
+    let mut listen = client.listen(&subscriptions, revision);
+    // Without a session, the client lists from any replica.
+    if let Some(fleet) = state.fleet() {
+        listen = listen.with_lists_elsewhere(fleet.lists_elsewhere());
+    }
     let subscribing = subscribe(client.clone(), subscriptions, resources, tasks);
     Ok(ListenSubscription {
         // Copied, because the stream may stay open for long.
