@@ -50,7 +50,7 @@ use redis_store::RedisStore;
 pub use shared_limits::OnStoreDown;
 use shared_limits::SlotReports;
 pub use status::FleetStatus;
-use status::ShownLists;
+use status::SettledLists;
 pub(crate) use status::{Condition, FleetMetrics, FleetReport};
 use store::{Heartbeat, MAX_CLAIMS_AT_ONCE, Store};
 pub(crate) use store::{SharedAdmission, SharedCharge, StoreAbout, StoreError};
@@ -90,7 +90,7 @@ pub struct Fleet {
     configuration: Mutex<String>,
     /// Upstreams that run on this replica only, with the numbers of their leases.
     running: Mutex<BTreeMap<String, u64>>,
-    lists: Mutex<ShownLists>,
+    lists: Mutex<SettledLists>,
     /// Hash of the lists of the other replicas, as they show them.
     lists_elsewhere: watch::Sender<u64>,
     /// Settings of sessions that were taken over before they could be read, by sessions.
@@ -295,14 +295,14 @@ impl Fleet {
         let beat = Heartbeat { member, after };
         let roster = self.store.heartbeat(beat).await?;
         let has_more_to_read = roster.claims.len() == MAX_CLAIMS_AT_ONCE;
-        let unclaimed = {
+        let (unclaimed, lists) = {
             let mut view = self.view();
             view.update(roster, &self.records, Instant::now());
-            if view.is_steady() { view.unclaimed(Instant::now()) } else { Vec::new() }
+            let is_steady = view.is_steady();
+            let unclaimed = if is_steady { view.unclaimed(Instant::now()) } else { Vec::new() };
+            (unclaimed, view.lists_elsewhere())
         };
-        let elsewhere = self.view().lists_elsewhere();
-        self.lists_elsewhere
-            .send_if_modified(|known| std::mem::replace(known, elsewhere) != elsewhere);
+        self.lists_elsewhere.send_if_modified(|known| std::mem::replace(known, lists) != lists);
         let has_more = has_more_to_read || unclaimed.len() == MAX_CLAIMED_PER_BEAT;
         // Also requests learn of claims.
         if self.view().take_moved() {

@@ -53,9 +53,9 @@ pub(crate) struct Condition {
 /// Lists of this replica. Those of all replicas are compared once they have not changed for a
 /// while: a change reaches all of them, but not at the same moment.
 #[derive(Debug, Default)]
-pub(super) struct ShownLists(Option<(u64, Instant)>);
+pub(super) struct SettledLists(Option<(u64, Instant)>);
 
-impl ShownLists {
+impl SettledLists {
     /// Takes the current hash, and returns whether it has settled.
     pub(super) fn settle(&mut self, lists: u64) -> bool {
         let known = self.0.filter(|(known, _)| *known == lists);
@@ -183,7 +183,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn lists_have_settled_once_they_have_not_changed_for_a_while() {
-        let mut lists = ShownLists::default();
+        let mut lists = SettledLists::default();
         assert!(!lists.settle(1));
         tokio::time::advance(SETTLING).await;
         assert!(lists.settle(1));

@@ -360,7 +360,7 @@ impl FleetView {
         // Their order is that of a hash table, so it must not count.
         others.fold(0, |sum: u64, (instance, member)| {
             let mut hasher = DefaultHasher::new();
-            (instance.to_string(), &member.record.lists).hash(&mut hasher);
+            (instance, &member.record.lists).hash(&mut hasher);
             sum.wrapping_add(hasher.finish())
         })
     }

@@ -23,8 +23,8 @@ use crate::mcp::revision::Revision;
 /// pause between reads grows to the same time (`MAX_CHANGE_PAUSE` in `refresh_schedule.rs`).
 const SPACING: Duration = Duration::from_secs(1);
 
-/// Longest time that other processes take to see a change that this one has seen.
-const FOLLOWING: Duration = Duration::from_secs(10);
+/// Time after a change of a list in which the other processes see it, too.
+const RECENT: Duration = Duration::from_secs(10);
 
 /// A notification for a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,8 +57,8 @@ pub struct ClientNotifications {
     next_at: [Instant; 3],
     /// Lists of other processes, from which the client may list, too.
     elsewhere: Option<watch::Receiver<u64>>,
-    /// Per topic: the time until which a change of those may be the one that was notified.
-    follows_until: [Instant; 3],
+    /// Per topic: the time until which its last change counts as recent.
+    recent_until: [Instant; 3],
 }
 
 impl ClientContext {
@@ -81,7 +81,7 @@ impl ClientContext {
             has_changed: [false; 3],
             next_at: [Instant::now(); 3],
             elsewhere: None,
-            follows_until: [Instant::now(); 3],
+            recent_until: [Instant::now(); 3],
         }
     }
 }
@@ -149,7 +149,7 @@ impl ClientNotifications {
                 // loop.
                 Ok(()) = self.view.changed() => {}
                 () = sleep_until(wake_at) => {}
-                () = changed(&mut self.elsewhere) => self.count_followers(),
+                () = changed(&mut self.elsewhere) => self.mark_recent_changes(),
                 uri = self.subscriptions.next() => return Some(ClientNotification::Updated(uri)),
                 task = self.subscriptions.tasks().next() => {
                     return Some(ClientNotification::Task(task));
@@ -167,17 +167,18 @@ impl ClientNotifications {
         for topic in ListTopic::ALL {
             if current.differs(&self.seen, topic, self.form) {
                 self.has_changed[topic.index()] = true;
-                self.follows_until[topic.index()] = Instant::now() + FOLLOWING;
+                self.recent_until[topic.index()] = Instant::now() + RECENT;
             }
         }
         self.seen = current;
     }
 
-    /// Marks the topics whose change other processes may have seen just now.
-    fn count_followers(&mut self) {
+    /// Marks the topics that have changed a short time ago: other processes may have seen it just
+    /// now.
+    fn mark_recent_changes(&mut self) {
         let now = Instant::now();
-        for (has_changed, follows_until) in self.has_changed.iter_mut().zip(self.follows_until) {
-            *has_changed |= now < follows_until;
+        for (has_changed, recent_until) in self.has_changed.iter_mut().zip(self.recent_until) {
+            *has_changed |= now < recent_until;
         }
     }
 }

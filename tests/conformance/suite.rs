@@ -117,7 +117,7 @@ impl Requirements {
     }
 }
 
-/// Runs the suite; a patient one waits longer where it waits for a second or less.
+/// Runs the suite; a patient one waits four times as long where it waits for 0.2 to 2 s.
 async fn run(folder: &Path, is_patient: bool, arguments: &[&str]) {
     let mut command = Command::new(part("bin/node"));
     if is_patient {

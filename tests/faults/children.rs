@@ -7,10 +7,9 @@ use serde_json::json;
 
 use crate::lab::client::{Outcome, Revision};
 use crate::lab::ledger::Ledger;
+use crate::lab::night::bound;
 use crate::lab::weir::Weir;
-use crate::lab::{
-    Lab, alone, alone_by_night, beside_others, bound, by_night, runs, shortest, until,
-};
+use crate::lab::{Lab, alone, alone_by_night, beside_others, by_night, runs, shortest, until};
 
 /// Short retry pauses, so that a test does not wait for a server that is back.
 const QUICK: &str = "[defaults]\nretry = { backoff = \"20ms\", max_backoff = \"50ms\" }\n";

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::lab::client::Revision;
+use crate::lab::night::bound;
 use crate::lab::weir::Weir;
-use crate::lab::{Lab, alone, alone_by_night, beside_others, bound, by_night, until};
+use crate::lab::{Lab, alone, alone_by_night, beside_others, by_night, until};
 
 const CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
 

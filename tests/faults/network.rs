@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use crate::lab::client::{Outcome, Revision};
 use crate::lab::ledger::Ledger;
+use crate::lab::night::bound;
 use crate::lab::ports::free_port;
-use crate::lab::{Lab, alone_by_night, beside_others, bound, by_night, shortest, until};
+use crate::lab::{Lab, alone_by_night, beside_others, by_night, shortest, until};
 
 /// Revisions of a server, one of each era.
 const ERAS: [&str; 2] = ["2025-11-25", "2026-07-28"];

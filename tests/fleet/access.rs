@@ -256,7 +256,7 @@ async fn a_session_that_was_ended_elsewhere_has_ended_at_once_on_a_replica_that_
     assert!(!outcome.is_result() || replicas.store_errors() > errors, "{outcome:?}");
 }
 
-/// Sends a request in this session on a connection of its own, except its last byte.
+/// Sends all but the last byte of a request to a replica, on a new connection.
 async fn begin_request(address: &str, session: &str) -> TcpStream {
     let text = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     let request = format!(

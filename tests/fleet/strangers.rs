@@ -73,6 +73,7 @@ async fn c14_a_process_without_a_key_of_the_fleet_is_not_served() {
     let _ = stream.read_to_end(&mut response).await;
     assert!(!response.starts_with(b"HTTP"), "{response:?}");
     // A replica with another key finds the fleet in the store, and is not ready.
+    // The other ones take a turn on the machine themselves.
     drop(replicas.turn);
     let mut others = Replicas::prepare(replicas.store, "", "").await;
     others.add().await;

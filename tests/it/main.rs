@@ -27,6 +27,9 @@ mod limits_per_client;
 mod listing;
 mod logging;
 mod malformed;
+#[allow(dead_code, reason = "shared with the fault tests, which use all of it")]
+#[path = "../lab/night.rs"]
+mod night;
 mod orderings;
 mod origins;
 mod paging;
@@ -59,7 +62,4 @@ mod uris;
 mod walk;
 mod world;
 
-/// Whether the long suites run: nightly, in an optimized build. Their measurements need that build.
-pub(crate) fn by_night() -> bool {
-    std::env::var_os("WEIR_NIGHTLY").is_some() && cfg!(not(debug_assertions))
-}
+pub(crate) use night::by_night;

@@ -19,6 +19,7 @@ pub(crate) mod ledger;
 pub(crate) mod links;
 pub(crate) mod load;
 pub(crate) mod nginx;
+pub(crate) mod night;
 pub(crate) mod ports;
 pub(crate) mod store;
 pub(crate) mod store_set;
@@ -32,6 +33,7 @@ use tempfile::TempDir;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use evil::Evil;
+pub(crate) use night::by_night;
 use weir::Weir;
 
 /// Generous, because it only limits how long a broken test takes.
@@ -64,17 +66,6 @@ pub(crate) enum MachineGuard {
 /// Runs beside other tests that allow it.
 pub(crate) async fn beside_others() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
-}
-
-/// Whether the long suites run: by night, in an optimized build.
-pub(crate) fn by_night() -> bool {
-    std::env::var_os("WEIR_NIGHTLY").is_some() && cfg!(not(debug_assertions))
-}
-
-/// Greatest duration in milliseconds: by day, when the machine may stall, it is only far below that
-/// of the wrong outcome; by night it is as short as promised.
-pub(crate) fn bound(by_day: u64, at_night: u64) -> Duration {
-    Duration::from_millis(if by_night() { at_night } else { by_day })
 }
 
 /// Shortest duration of this work in five rounds: a wait of Weir recurs in each of them, a stall of

@@ -29,6 +29,8 @@ mod client;
 mod crowding;
 mod gateway;
 mod ledger;
+#[path = "../lab/night.rs"]
+mod night;
 mod overload;
 #[path = "../lab/ports.rs"]
 mod ports;
@@ -37,23 +39,12 @@ mod stopping;
 mod strangers;
 mod upgrading;
 
-use std::time::Duration;
+use night::{bound, by_night};
 
 /// Each of these tests uses the whole machine.
 static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// Whether the long suites run: by night, in an optimized build.
-fn by_night() -> bool {
-    std::env::var_os("WEIR_NIGHTLY").is_some() && cfg!(not(debug_assertions))
-}
-
 /// Number of repetitions: by day, and by night.
-fn often(by_day: usize, by_night: usize) -> usize {
-    if self::by_night() { by_night } else { by_day }
-}
-
-/// Greatest duration in milliseconds: by day, when the machine may stall, it is only far below that
-/// of the wrong outcome; by night it is as short as promised.
-fn bound(by_day: u64, by_night: u64) -> Duration {
-    Duration::from_millis(if self::by_night() { by_night } else { by_day })
+fn often(by_day: usize, at_night: usize) -> usize {
+    if by_night() { at_night } else { by_day }
 }

@@ -676,7 +676,7 @@ mod tests {
         ours.expect("connected").write_all(b"x").await.expect("written");
         let mut read = [0];
         theirs.expect("accepted").0.read_exact(&mut read).await.expect("read");
-        // Nobody else can listen at a port that is taken.
+        // No other process can listen on a port that is bound.
         let silent = tokio::net::TcpSocket::new_v4().expect("a socket");
         silent.bind(([127, 0, 0, 1], 0).into()).expect("a port");
         let url: Uri =
@@ -737,7 +737,6 @@ mod tests {
         // The kernel accepts one or two connections by itself; a further one receives no answer.
         let listener = socket.listen(1).expect("it listens");
         let port = listener.local_addr().expect("an address").port();
-        // The kernel itself would give up after two minutes.
         let (mut taken, time) = (Vec::new(), Duration::from_millis(300));
         let (refused, took) = loop {
             let began = std::time::Instant::now();
@@ -748,6 +747,7 @@ mod tests {
             }
         };
         assert_eq!(refused.kind(), io::ErrorKind::TimedOut, "{refused}");
+        // The kernel itself would give up after two minutes.
         assert!((1..9).contains(&taken.len()) && took >= time && took < LONG, "{took:?}");
     }
 
