@@ -1,0 +1,239 @@
+//! Checks and tests of a day: format and clippy, the builds, then two lanes of suites side by side.
+//!
+//! The suites that wait have the processors first; those that compute, and the counts, take what is
+//! left of them. No test of a day measures time so narrowly that it needs the machine alone.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+use crate::parts::{self, Parts};
+use crate::step::{self, Outcome};
+use crate::suites::{self, SUITES, Suite, Work};
+use crate::{report, root, sources, target};
+
+const HARNESS: &str = "benches/harness/Cargo.toml";
+
+/// All that the instruction counts depend on.
+const COUNTED: [&str; 5] =
+    ["src", "Cargo.toml", "Cargo.lock", "benches/harness", "rust-toolchain.toml"];
+
+/// Format, clippy, and the suites that need nothing but the sources and the schemas.
+pub(crate) fn check() -> Result<bool, String> {
+    let suites = ["tidy", "lib", "it"].map(|name| suites::find(name).expect("it is in the table"));
+    run(&[fmt, clippy], &suites, false)
+}
+
+/// Everything.
+pub(crate) fn test() -> Result<bool, String> {
+    run(&[fmt, clippy, harness_fmt, harness_clippy, harness_tests, own_tests], &SUITES, true)
+}
+
+/// These suites, or `counts`.
+pub(crate) fn test_only(names: &[&str]) -> Result<bool, String> {
+    let named: Vec<&str> = names.iter().copied().filter(|name| *name != "counts").collect();
+    let found = named.iter().map(|name| {
+        let known = || SUITES.map(|suite| suite.name).join(", ");
+        suites::find(name)
+            .ok_or_else(|| format!("no suite '{name}': there are {}, counts", known()))
+    });
+    run(&[], &found.collect::<Result<Vec<_>, _>>()?, named.len() < names.len())
+}
+
+/// Runs these checks and suites, with the parts that they need, and prints the summary. Returns
+/// whether all passed.
+fn run(checks: &[fn() -> Outcome], suites: &[Suite], counts_too: bool) -> Result<bool, String> {
+    let (begin, installed) = (Instant::now(), Parts::default());
+    let mut needed: Vec<_> = parts::BY_DAY.to_vec();
+    needed.retain(|part| {
+        let is_counted = counts_too && ["valgrind", "store"].contains(part);
+        is_counted || suites.iter().any(|suite| suite.parts.contains(part))
+    });
+    let mut outcomes = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| installed.install(&needed));
+        outcomes.extend(checks.iter().map(|check| check()));
+        let (built, binaries) = build(suites);
+        outcomes.extend(built);
+        let lane = |work: Work| {
+            let suites = suites.iter().filter(move |suite| suite.work == work);
+            let run = |suite: &Suite| {
+                installed.wait_for(suite.parts);
+                Some(run_suite(suite, binaries.get(suite.name)?))
+            };
+            suites.filter_map(run).collect::<Vec<_>>()
+        };
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| lane(Work::Wait));
+            outcomes.extend(lane(Work::Compute));
+            if counts_too {
+                installed.wait_for(&["valgrind", "store"]);
+                outcomes.push(counts());
+            }
+            outcomes.extend(waiting.join().expect("a lane does not panic"));
+        });
+    });
+    outcomes.splice(0..0, installed.outcomes(begin));
+    Ok(report::print(&outcomes, begin.elapsed()))
+}
+
+fn fmt() -> Outcome {
+    step::run(
+        "fmt",
+        step::cargo(&[
+            "fmt",
+            "--check",
+            "--package",
+            "weir",
+            "--package",
+            "weir-examples",
+            "--package",
+            "weir-fuzz",
+            "--package",
+            "xtask",
+        ]),
+    )
+}
+
+fn clippy() -> Outcome {
+    let packages = ["--package", "weir", "--package", "weir-examples", "--package", "xtask"];
+    let (begin, end) = (["clippy", "--quiet", "--all-targets"], ["--", "-D", "warnings"]);
+    step::run("clippy", step::cargo(&[&begin[..], &packages, &end].concat()))
+}
+
+/// The benchmark harness is a package with a lock file of its own.
+fn harness_fmt() -> Outcome {
+    step::run("harness fmt", step::cargo(&["fmt", "--check", "--manifest-path", HARNESS]))
+}
+
+fn harness_clippy() -> Outcome {
+    let mut command = step::cargo(&["clippy", "--quiet", "--locked", "--all-targets"]);
+    command.args(["--manifest-path", HARNESS, "--target-dir"]).arg(target());
+    step::run("harness clippy", {
+        command.args(["--", "-D", "warnings"]);
+        command
+    })
+}
+
+fn harness_tests() -> Outcome {
+    let mut command =
+        step::cargo(&["test", "--locked", "--manifest-path", HARNESS, "--target-dir"]);
+    step::run("harness tests", {
+        command.arg(target());
+        command
+    })
+}
+
+/// Tests of this package.
+fn own_tests() -> Outcome {
+    step::run("xtask tests", step::cargo(&["test", "--package", "xtask"]))
+}
+
+/// Builds the test binaries of these suites and the example programs, which some start. Returns the
+/// path of each binary.
+fn build(suites: &[Suite]) -> (Vec<Outcome>, BTreeMap<String, PathBuf>) {
+    if suites.is_empty() {
+        return (Vec::new(), BTreeMap::new());
+    }
+    let examples = step::run("build examples", step::cargo(&["build", "--examples"]));
+    let mut command = step::cargo(&["test", "--no-run", "--package", "weir"]);
+    for suite in suites {
+        match suite.name {
+            "lib" => command.arg("--lib"),
+            name => command.args(["--test", name]),
+        };
+    }
+    let built = step::run("build tests", command);
+    let binaries = executables(&step::log("build tests"));
+    (vec![examples, built], binaries)
+}
+
+/// Test binaries by the names of their suites, as `cargo test --no-run` prints them:
+/// `Executable tests/it/main.rs (target/debug/deps/it-0123456789abcdef)`.
+fn executables(log: &str) -> BTreeMap<String, PathBuf> {
+    let executable = |line: &str| {
+        let line = line.trim().strip_prefix("Executable ")?;
+        let (source, path) = line.rsplit_once(" (")?;
+        let path = PathBuf::from(path.strip_suffix(')')?);
+        let file = path.file_name()?.to_str()?;
+        let name = if source == "unittests src/lib.rs" { "lib" } else { file.rsplit_once('-')?.0 };
+        Some((name.to_owned(), root().join(path)))
+    };
+    log.lines().filter_map(executable).collect()
+}
+
+/// Runs a test binary as `cargo test` does, with the time of each test.
+fn run_suite(suite: &Suite, binary: &PathBuf) -> Outcome {
+    let mut command = Command::new(binary);
+    // The stable test harness reports times only with this variable.
+    command.args(["-Z", "unstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
+    command.env("CARGO_MANIFEST_DIR", root()).env_remove("WEIR_NIGHTLY");
+    step::without_proxies(&mut command);
+    if let Some(threads) = suite.work.threads()
+        && std::env::var_os("RUST_TEST_THREADS").is_none()
+    {
+        command.env("RUST_TEST_THREADS", threads);
+    }
+    if suite.work == Work::Compute {
+        command = step::nice(&command, "10");
+    }
+    step::run(suite.name, command)
+}
+
+/// Counts the instructions of the hot paths, unless nothing that they depend on has changed since
+/// they were last counted here.
+fn counts() -> Outcome {
+    let stamp = target().join("counted");
+    // Without git there is no stamp, and they are counted.
+    let present = sources::hash(&COUNTED).ok();
+    if present.is_some() && std::fs::read_to_string(&stamp).ok() == present {
+        let remark =
+            "skipped: nothing that they depend on has changed since they were last counted";
+        let outcome = Outcome::skipped("counts", remark);
+        eprintln!("dev: {}", report::line(&outcome));
+        return outcome;
+    }
+    let mut command = Command::new(root().join("dev"));
+    command.arg("counts");
+    let outcome = step::run("counts", step::nice(&command, "19"));
+    if let (0, Some(present)) = (outcome.failed, present) {
+        // If it cannot be written, they are counted again.
+        let _ = std::fs::write(stamp, present);
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executables_have_the_names_of_their_suites() {
+        let log = "    Finished `test` profile [unoptimized] target(s) in 1.0s\n\
+            \x20 Executable unittests src/lib.rs (target/debug/deps/weir-0123456789abcdef)\n\
+            \x20 Executable tests/it/main.rs (/elsewhere/debug/deps/it-0123456789abcdef)\n";
+        let found = executables(log);
+        let names: Vec<_> = found.keys().map(String::as_str).collect();
+        assert_eq!(names, ["it", "lib"]);
+        assert_eq!(found["lib"], root().join("target/debug/deps/weir-0123456789abcdef"));
+        assert_eq!(found["it"], PathBuf::from("/elsewhere/debug/deps/it-0123456789abcdef"));
+    }
+
+    #[test]
+    fn every_test_of_the_package_is_a_suite() {
+        let folder = std::fs::read_dir(root().join("tests")).expect("a folder");
+        let mut names: Vec<_> = folder
+            .map(|entry| entry.expect("it can be read").path())
+            .filter(|path| {
+                path.extension().is_some_and(|it| it == "rs") || path.join("main.rs").exists()
+            })
+            .map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned())
+            .collect();
+        names.push("lib".to_owned());
+        names.sort();
+        let mut suites = SUITES.map(|suite| suite.name.to_owned()).to_vec();
+        suites.sort();
+        assert_eq!(suites, names);
+    }
+}
