@@ -36,7 +36,7 @@ use Step::{Cargo, Cold, Dev};
 /// Builds the servers that the optimized tests start.
 const LONG_EXAMPLES: Step = Cargo("build --profile long --examples", &[]);
 
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 13] = [
     Part {
         name: "properties",
         installs: &[],
@@ -87,8 +87,17 @@ const PARTS: [Part; 12] = [
         installs: &[],
         steps: &[
             LONG_EXAMPLES,
-            Cargo("test --profile long --test faults -- --test-threads 4", &[]),
+            Cargo(
+                "test --profile long --test faults -- --test-threads 4 --skip g9_ --skip soak",
+                &[],
+            ),
         ],
+        sources: &["tests/faults"],
+    },
+    Part {
+        name: "neighbours",
+        installs: &[],
+        steps: &[LONG_EXAMPLES, Cargo("test --profile long --test faults -- g9_ soak", &[])],
         sources: &["tests/faults"],
     },
     Part {

@@ -7,9 +7,8 @@ use crate::step::Outcome;
 /// Number of slowest tests that are named.
 const SLOWEST: usize = 10;
 
-/// One line about a step.
+/// One line about a step: its name, its time, its processor time, and its result.
 pub(crate) fn line(outcome: &Outcome) -> String {
-    let seconds = |time: Duration| format!("{:.0} s", time.as_secs_f64());
     let result = match outcome {
         Outcome { remark, .. } if !remark.is_empty() => remark.clone(),
         Outcome { passed: 0, failed: 0, .. } => "ok".to_owned(),
@@ -17,14 +16,17 @@ pub(crate) fn line(outcome: &Outcome) -> String {
         Outcome { passed, failed: 0, .. } => format!("{passed} passed"),
         Outcome { passed, failed, .. } => format!("{passed} passed, {failed} FAILED"),
     };
-    let processor = outcome.processor.map(|time| format!(", {} of processors", seconds(time)));
-    let (name, time) = (&outcome.name, seconds(outcome.time));
-    format!("{name:<16} {time:>6}{}  {result}", processor.unwrap_or_default())
+    let seconds = |time: Duration| format!("{:.0} s", time.as_secs_f64());
+    let processor = outcome.processor.map(seconds).unwrap_or_default();
+    format!("{:<18}{:>7}{processor:>9}   {result}", outcome.name, seconds(outcome.time))
 }
 
 /// Prints the summary; returns whether everything passed.
 pub(crate) fn print(outcomes: &[Outcome], time: Duration) -> bool {
-    eprintln!("dev: time of each step, {:.1} minutes in all:", time.as_secs_f64() / 60.0);
+    eprintln!(
+        "dev: {:.1} minutes in all; time and processor time of each step:",
+        time.as_secs_f64() / 60.0
+    );
     outcomes.iter().for_each(|outcome| eprintln!("    {}", line(outcome)));
     let mut tests: Vec<_> = outcomes
         .iter()

@@ -143,18 +143,19 @@ fn processor_time(process: u32) -> Option<Duration> {
     Some(Duration::from_millis(10 * ticks))
 }
 
-/// Numbers of passed and failed tests.
+/// Numbers of passed and failed tests: of the test harness's lines, or of a closing line of this
+/// program's own.
 fn sums(log: &str) -> (usize, usize) {
-    let results = log.lines().filter_map(|line| line.strip_prefix("test result: "));
-    results.fold((0, 0), |(passed, failed), line| {
-        let number = |word: &str| {
-            let before = line.split(word).next().unwrap_or_default();
-            before.rsplit(' ').find(|it| !it.is_empty()).and_then(|it| it.parse::<usize>().ok())
-        };
-        let [more_passed, more_failed] =
-            [" passed;", " failed;"].map(|word| number(word).unwrap_or_default());
-        (passed + more_passed, failed + more_failed)
-    })
+    let number = |line: &str, word: &str| {
+        let before = line.split_once(word)?.0;
+        before.rsplit(' ').next()?.parse::<usize>().ok()
+    };
+    let results = log.lines().filter_map(|line| {
+        let harness = line.strip_prefix("test result: ").map(|it| it.replace(';', ","));
+        let line = harness.unwrap_or_else(|| format!("{line},"));
+        Some((number(&line, " passed,")?, number(&line, " failed,")?))
+    });
+    results.fold((0, 0), |sums, result| (sums.0 + result.0, sums.1 + result.1))
 }
 
 /// Time of each test that passed, as the test harness reports it.
@@ -196,6 +197,7 @@ mod tests {
         assert_eq!(sums(LOG), (1, 1));
         assert_eq!(sums(&format!("{LOG}{LOG}")), (2, 2));
         assert_eq!(sums("error: could not compile"), (0, 0));
+        assert_eq!(sums("dev: all is in /tmp/log\n2209 passed, 3 failed\n"), (2209, 3));
     }
 
     #[test]
