@@ -195,7 +195,7 @@ fn counts() -> Outcome {
         return outcome;
     }
     let mut command = Command::new(root().join("dev"));
-    command.arg("counts");
+    command.args(["counts", "--by-day"]);
     let outcome = step::run("counts", step::nice(&command, "19"));
     if let (0, Some(present)) = (outcome.failed, present) {
         // If it cannot be written, they are counted again.

@@ -36,7 +36,7 @@ use Step::{Cargo, Cold, Dev};
 /// Builds the servers that the optimized tests start.
 const LONG_EXAMPLES: Step = Cargo("build --profile long --examples", &[]);
 
-const PARTS: [Part; 13] = [
+const PARTS: [Part; 14] = [
     Part {
         name: "properties",
         installs: &[],
@@ -75,6 +75,8 @@ const PARTS: [Part; 13] = [
         sources: &["tests/it"],
     },
     Part { name: "fuzz", installs: &[], steps: &[Dev("fuzz")], sources: &["fuzz"] },
+    // By themselves, because a forwarded call costs more instructions on a busy machine.
+    Part { name: "counts", installs: &[], steps: &[Dev("counts")], sources: &["benches/harness"] },
     Part {
         name: "release",
         installs: &[],

@@ -139,18 +139,18 @@ part_faketime() {
     ln -sf "$(find_library)" "$into/$library"
 }
 
-# valgrind for ./dev counts: a link to the machine's, or to a script that starts an unpacked one.
+# valgrind for ./dev counts: a script that starts the machine's or an unpacked one. Debian's is a script that looks for
+# the program beside itself, so that a link to it would find nothing.
 part_valgrind() {
     [ "$(uname -sm)" = "Linux x86_64" ] || return 0
-    local unpacked=$CACHE/valgrind/usr
-    if have valgrind; then
-        ln -sf "$(command -v valgrind)" "$CACHE/bin/valgrind"
-        return
+    local unpacked=$CACHE/valgrind/usr program
+    if ! program=$(command -v valgrind); then
+        program=$unpacked/bin/valgrind.bin
+        [ -x "$program" ] || unpack valgrind valgrind "which counts instructions"
+        program="env VALGRIND_LIB=$unpacked/libexec/valgrind $program"
     fi
-    [ -x "$unpacked/bin/valgrind.bin" ] || unpack valgrind valgrind "which counts instructions"
     rm -f "$CACHE/bin/valgrind"
-    printf '#!/bin/sh\nexport VALGRIND_LIB="%s/libexec/valgrind"\nexec "%s/bin/valgrind.bin" "$@"\n' \
-        "$unpacked" "$unpacked" >"$CACHE/bin/valgrind"
+    printf '#!/bin/sh\nexec %s "$@"\n' "$program" >"$CACHE/bin/valgrind"
     chmod +x "$CACHE/bin/valgrind"
 }
 
