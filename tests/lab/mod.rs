@@ -113,6 +113,15 @@ pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) -> Duration {
     begin.elapsed()
 }
 
+/// Calls an upstream that is restarting until a call succeeds.
+pub(crate) async fn until_served(weir: &Weir, upstream: &str) {
+    let begin = Instant::now();
+    while !weir.call(upstream, serde_json::json!({})).await.0.is_result() {
+        assert!(begin.elapsed() < PATIENCE, "{upstream} is not back");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
 /// Waits until nothing on this machine has a connection to this address of an ended process.
 pub(crate) async fn until_disconnected(address: &str) {
     let (_, port) = address.rsplit_once(':').expect("a port");
