@@ -39,19 +39,15 @@ use weir::Weir;
 /// Generous, because it only limits how long a broken test takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Tests that measure time use the machine alone.
+/// Excludes tests by night, and by day none: then no test waits for another.
 static MACHINE: RwLock<()> = RwLock::const_new(());
 
-/// Waits until no other test runs, and excludes others.
-pub(crate) async fn alone() -> RwLockWriteGuard<'static, ()> {
-    MACHINE.write().await
-}
-
-/// Excludes other tests by night, where measurements have strict bounds. By day, where the bounds
-/// are loose, the test runs beside others.
+/// Waits by night until no other test of this binary runs, and excludes others, because
+/// measurements have strict bounds then. By day, where the bounds only tell right from wrong, the
+/// test runs beside others.
 pub(crate) async fn alone_by_night() -> MachineGuard {
     if by_night() {
-        MachineGuard::Alone(alone().await)
+        MachineGuard::Alone(MACHINE.write().await)
     } else {
         MachineGuard::BesideOthers(beside_others().await)
     }
@@ -63,7 +59,7 @@ pub(crate) enum MachineGuard {
     BesideOthers(RwLockReadGuard<'static, ()>),
 }
 
-/// Runs beside other tests that allow it.
+/// Runs beside all tests but those that are alone by night.
 pub(crate) async fn beside_others() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
 }
@@ -111,6 +107,15 @@ pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) -> Duration {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     begin.elapsed()
+}
+
+/// Calls an upstream that is restarting until a call succeeds.
+pub(crate) async fn until_served(weir: &Weir, upstream: &str) {
+    let begin = Instant::now();
+    while !weir.call(upstream, serde_json::json!({})).await.0.is_result() {
+        assert!(begin.elapsed() < PATIENCE, "{upstream} is not back");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
 /// Waits until nothing on this machine has a connection to this address of an ended process.

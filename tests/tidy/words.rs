@@ -5,7 +5,7 @@ use std::path::Path;
 
 use regex::{Captures, Regex};
 
-use super::{code_of, documents, fail_if_any, is_test, read, rust_files};
+use super::{FOLDERS, code_of, documents, fail_if_any, is_test, read, rust_files};
 
 /// Words of a private language that Weir's code and documents once had.
 const WORDS: [&str; 17] = [
@@ -88,8 +88,7 @@ fn private_words(file: &str, line: &str) -> Vec<String> {
 #[test]
 fn the_private_language_does_not_come_back() {
     let mut problems = Vec::new();
-    let code =
-        ["src", "tests", "benches", "examples", "fuzz", "xtask"].into_iter().flat_map(rust_files);
+    let code = FOLDERS.into_iter().flat_map(rust_files);
     for file in code {
         let (name, text) = (file.display().to_string(), read(&file));
         let program = program_lines(&file, &text);
@@ -115,9 +114,7 @@ fn the_private_language_does_not_come_back() {
 #[test]
 fn a_doc_comment_begins_with_the_thing() {
     let mut problems = Vec::new();
-    for file in
-        ["src", "tests", "benches", "examples", "fuzz", "xtask"].into_iter().flat_map(rust_files)
-    {
+    for file in FOLDERS.into_iter().flat_map(rust_files) {
         let text = read(&file);
         let lines: Vec<_> = text.lines().map(str::trim_start).collect();
         for (at, line) in lines.iter().enumerate() {
@@ -142,9 +139,7 @@ fn lines_of_code_fit_into_their_columns() {
     };
     let string = Regex::new(r#""(\\.|[^"\\])*("|\\?$)"#).expect("a pattern");
     let mut problems = Vec::new();
-    for file in
-        ["src", "tests", "benches", "examples", "fuzz", "xtask"].into_iter().flat_map(rust_files)
-    {
+    for file in FOLDERS.into_iter().flat_map(rust_files) {
         let (name, text) = (file.display().to_string(), read(&file));
         let program = program_lines(&file, &text);
         for (number, line) in text.lines().enumerate() {
