@@ -59,15 +59,15 @@ struct Counted {
     /// Replicas of the fleet, 0 without one. With two, the clients' sessions are on the first one,
     /// and they call the second one.
     replicas: usize,
-    /// Number of pairs of runs, of which the smallest is taken. More than one for a call whose instructions
-    /// depend on how its bytes arrive in reads and on which tasks are awake: by 6 % on an idle
-    /// machine, and by far more on a busy one, where more heartbeats fall into each run.
-    runs: usize,
+    /// Number of counts, of which the smallest is taken. More than one for a call whose
+    /// instructions depend on how its bytes arrive in reads and on which tasks are awake: by 6 % on
+    /// an idle machine, and by far more on a busy one, where more heartbeats fall into each run.
+    counts: usize,
 }
 
 const fn counted(name: &'static str, kind: RequestKind, era: Era) -> Counted {
     let (policy, credentials) = (Policy::None, Credentials::None);
-    Counted { name, kind, era, policy, guard: true, credentials, replicas: 0, runs: 1 }
+    Counted { name, kind, era, policy, guard: true, credentials, replicas: 0, counts: 1 }
 }
 
 const COUNTED: [Counted; 11] = [
@@ -89,7 +89,11 @@ const COUNTED: [Counted; 11] = [
     Counted { replicas: 1, ..counted("call_modern_fleet", RequestKind::Call, Era::Modern) },
     counted("get_legacy", RequestKind::Get, Era::Legacy),
     counted("call_legacy", RequestKind::Call, Era::Legacy),
-    Counted { replicas: 2, runs: 3, ..counted("call_legacy_hop", RequestKind::Call, Era::Legacy) },
+    Counted {
+        replicas: 2,
+        counts: 3,
+        ..counted("call_legacy_hop", RequestKind::Call, Era::Legacy)
+    },
     counted("list_modern", RequestKind::Walk, Era::Modern),
 ];
 
@@ -103,11 +107,11 @@ const CALLS: [usize; 2] = [25, 150];
 /// file beside the committed one.
 pub(crate) async fn run(arguments: &Arguments) -> io::Result<()> {
     let mut figures = Vec::new();
-    let by_day = |counted: &&Counted| !arguments.by_day || counted.runs == 1;
+    let by_day = |counted: &&Counted| !arguments.by_day || counted.counts == 1;
     let named = COUNTED.iter().filter(|counted| counted.name.starts_with(&arguments.only));
     for counted in named.filter(by_day) {
         let mut least: Option<Total> = None;
-        for _ in 0..counted.runs {
+        for _ in 0..counted.counts {
             let cost = cost(counted, arguments).await?;
             let smaller = |least: Total| Total {
                 instructions: least.instructions.min(cost.instructions),
