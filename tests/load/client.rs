@@ -1,19 +1,18 @@
 //! HTTP client without a library, so that no request is retried implicitly.
 
 use std::io;
-use std::net::SocketAddr;
-use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::lab::PATIENCE;
 use crate::ledger::Outcome;
 
 /// One connection.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     read: Vec<u8>,
-    host: SocketAddr,
+    host: String,
     /// The last response announced the end of the connection.
     is_leaving: bool,
 }
@@ -46,14 +45,11 @@ pub(crate) struct Call {
 
 const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
 
-/// Maximum wait for a response.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 impl Client {
-    pub(crate) async fn connect(host: SocketAddr) -> io::Result<Self> {
+    pub(crate) async fn connect(host: &str) -> io::Result<Self> {
         let stream = TcpStream::connect(host).await?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, read: Vec::new(), host, is_leaving: false })
+        Ok(Self { stream, read: Vec::new(), host: host.to_owned(), is_leaving: false })
     }
 
     /// Whether the last response announced the end of the connection.

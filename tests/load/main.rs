@@ -25,26 +25,24 @@
 //! | F-96 | no file descriptors left | `tests/load/overload.rs` |
 //! | F-97 | memory budget nearly used up | `tests/load/crowding.rs`, `src/memory_budget.rs` |
 
+#![allow(clippy::disallowed_types, reason = "the lab reads JSON of a running Weir")]
+
 mod client;
 mod crowding;
 mod gateway;
+#[path = "../lab/mod.rs"]
+mod lab;
 mod ledger;
-#[path = "../lab/night.rs"]
-mod night;
 mod overload;
-#[path = "../lab/ports.rs"]
-mod ports;
 mod server;
 mod stopping;
 mod strangers;
 mod upgrading;
-
-use night::{bound, by_night};
 
 /// Each of these tests uses the whole machine.
 static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Number of repetitions: by day, and by night.
 fn often(by_day: usize, at_night: usize) -> usize {
-    if by_night() { at_night } else { by_day }
+    if lab::by_night() { at_night } else { by_day }
 }
