@@ -6,7 +6,36 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::lab::PATIENCE;
-use crate::ledger::Outcome;
+use crate::lab::ledger::End;
+
+/// Outcome of a call for its client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Answered with its own number.
+    Answered,
+    /// Rejected by an HTTP status or a JSON-RPC error.
+    Refused(String),
+    /// The connection broke off.
+    Cut(String),
+}
+
+impl Outcome {
+    /// Entry in a ledger.
+    pub(crate) fn end(&self) -> End {
+        match self {
+            Self::Answered => End::Success,
+            Self::Refused(how) => {
+                let code = how.split_once("\"code\":").map_or("", |(_, rest)| rest);
+                let number = code.split(|c: char| c != '-' && !c.is_ascii_digit()).next();
+                End::Error(number.and_then(|it| it.parse().ok()).unwrap_or_default())
+            }
+            Self::Cut(how) => {
+                eprintln!("a call was cut: {how}");
+                End::Broken
+            }
+        }
+    }
+}
 
 /// One connection.
 pub(crate) struct Client {

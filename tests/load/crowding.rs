@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::JoinSet;
 
-use crate::client::{Call, Client};
+use crate::client::{Call, Client, Outcome};
 use crate::gateway::Gateway;
 use crate::lab::process::kib_of;
 use crate::lab::{PATIENCE, by_night};
-use crate::ledger::Outcome;
 use crate::server::Server;
 use crate::{ONE_AT_A_TIME, often};
 

@@ -1,6 +1,6 @@
 //! The real program under load, in real time: stopped, upgraded, and overloaded.
 //!
-//! Every request has a number, and `ledger.rs` records the outcome of each: answered with its own
+//! Every request has a number, and a ledger records the outcome of each: answered with its own
 //! number, refused with an error, or cut off; the server behind Weir records what was executed, and
 //! how often. Long tests run with `WEIR_NIGHTLY` set, in an optimized build: only that build has to
 //! meet the strict bounds.
@@ -32,7 +32,6 @@ mod crowding;
 mod gateway;
 #[path = "../lab/mod.rs"]
 mod lab;
-mod ledger;
 mod overload;
 mod server;
 mod stopping;

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use crate::ONE_AT_A_TIME;
-use crate::client::{Call, Client};
+use crate::client::{Call, Client, Outcome};
 use crate::gateway::Gateway;
 use crate::lab::night::bound;
 use crate::lab::{PATIENCE, by_night};
-use crate::ledger::Outcome;
 use crate::server::Server;
 
 /// Calls answered per second for this number of clients that call without a pause, and the duration

@@ -1,16 +1,15 @@
 //! Stopping under load: calls in flight are answered, later requests are refused with an error.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tokio::task::JoinSet;
 
-use crate::client::{Call, Client};
+use crate::client::{Call, Client, Outcome};
 use crate::gateway::Gateway;
+use crate::lab::ledger::{End, Ledger};
 use crate::lab::night::bound;
-use crate::ledger::{Ledger, Outcome};
 use crate::server::Server;
 use crate::{ONE_AT_A_TIME, often};
 
@@ -27,7 +26,7 @@ async fn f80_a_signal_under_load_loses_no_call() {
     for _ in 0..often(10, 100) {
         let server = Server::start(CALLS).await;
         let mut gateway = Gateway::start(server.address, "").await;
-        let (ledger, nonces) = (Arc::new(Ledger::default()), Arc::new(AtomicU64::new(0)));
+        let ledger = Arc::new(Ledger::default());
         let mut listeners = JoinSet::new();
         for id in 0..LISTENERS {
             let mut client = Client::connect(&gateway.address).await.expect("it listens");
@@ -41,17 +40,18 @@ async fn f80_a_signal_under_load_loses_no_call() {
         }
         let mut clients = JoinSet::new();
         for number in 0..CALLS {
-            let (ledger, nonces) = (Arc::clone(&ledger), Arc::clone(&nonces));
+            let ledger = Arc::clone(&ledger);
             let mut client = Client::connect(&gateway.address).await.expect("it listens");
             clients.spawn(async move {
                 loop {
-                    let nonce = nonces.fetch_add(1, Ordering::Relaxed);
+                    let nonce = ledger.begin();
                     let wait = 300 + nonce % 200;
                     // Most calls end after the signal only, and some end at any time.
                     let held = number < there;
+                    let begin = Instant::now();
                     let outcome = client.call(Call { nonce, wait, held, ..Call::default() }).await;
                     let ended = Instant::now();
-                    ledger.record(nonce, outcome.clone());
+                    ledger.record(nonce, "hub", outcome.end(), ended - begin);
                     if outcome != Outcome::Answered || client.is_closing() {
                         return ended;
                     }
@@ -73,10 +73,10 @@ async fn f80_a_signal_under_load_loses_no_call() {
         assert!(signalled_at.elapsed() < Duration::from_millis(30_500));
         (latest, soonest) = (latest.max(late), soonest.min(late));
 
-        let sum = ledger.sum();
-        assert_eq!((sum.cut, sum.unreachable), (0, 0), "{sum:?}");
-        assert!(sum.answered >= there, "{sum:?}");
-        ledger.agrees_with(&server.executed());
+        let calls = server.compare(&ledger);
+        let is_told = |end: &End| matches!(end, End::Success | End::Error(_));
+        assert!(calls.ends.keys().all(is_told), "{calls:?}");
+        assert!(calls.successes >= there, "{calls:?}");
         assert_eq!(server.under_way(), 0);
     }
     eprintln!("it ended at most {latest:?} after the last call");

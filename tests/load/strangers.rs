@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 
-use crate::client::{Call, Client};
+use crate::client::{Call, Client, Outcome};
 use crate::gateway::Gateway;
 use crate::lab::night::bound;
 use crate::lab::process::kib_of;
 use crate::lab::{by_night, check_times};
-use crate::ledger::Outcome;
 use crate::server::Server;
 use crate::{ONE_AT_A_TIME, often};
 
