@@ -8,7 +8,8 @@ use serde_json::json;
 use crate::lab::client::{Outcome, Revision};
 use crate::lab::ledger::Ledger;
 use crate::lab::night::bound;
-use crate::lab::weir::{Weir, state_of};
+use crate::lab::process::state_of;
+use crate::lab::weir::Weir;
 use crate::lab::{
     Lab, alone_by_night, beside_others, by_night, runs, shortest, until, until_served,
 };

@@ -18,7 +18,8 @@ use crate::lab::client::{Client, Revision};
 use crate::lab::ledger::{End, Ledger, Summary};
 use crate::lab::load::{Plan, Random};
 use crate::lab::ports::free_port;
-use crate::lab::weir::{Resources, Weir};
+use crate::lab::process::Resources;
+use crate::lab::weir::Weir;
 use crate::lab::{Lab, alone_by_night, beside_others, by_night, runs, soak_time, until};
 
 /// Short intervals, so that a restarted upstream is found soon and a hanging one is given up soon.

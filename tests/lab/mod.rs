@@ -2,25 +2,31 @@
 //! that keep a ledger.
 //!
 //! A [`Lab`] is a folder with servers in it (`evil.rs`, the program `examples/evil_upstream`) and a
-//! configuration; [`weir::Weir`] is the program that runs on it, observed from outside. `client.rs`
-//! sends requests in either era, over HTTP and stdio; `ledger.rs` checks that each request ended
-//! once, with its own response, and was executed once at most; `load.rs` runs many clients at once.
-//! `store.rs`, `store_set.rs`, `nginx.rs`, `caddy.rs` and `links.rs` are what several replicas need
-//! around them; `ports.rs` gives ports to programs that cannot choose one.
+//! configuration; [`weir::Weir`] is the program that runs on it, observed from outside: `lines.rs`
+//! reads its log, `process.rs` its state in `/proc`. `client.rs` sends requests in either era, over
+//! HTTP and stdio; `ledger.rs` checks that each request ended once, with its own response, and was
+//! executed once at most; `load.rs` runs many clients at once. `store.rs`, `store_set.rs`,
+//! `nginx.rs`, `caddy.rs` and `links.rs` are what several replicas need around them; `ports.rs`
+//! gives ports to programs that cannot choose one. Tests without a runtime wait by `blocking.rs`
+//! and send requests by `http.rs`.
 //!
 //! Another test binary includes it with `#[path = "../lab/mod.rs"]`.
 
-#![allow(dead_code, reason = "no binary of tests uses all of it")]
+#![allow(dead_code, unused_imports, reason = "no binary of tests uses all of it")]
 
+pub(crate) mod blocking;
 pub(crate) mod caddy;
 pub(crate) mod client;
 pub(crate) mod evil;
+pub(crate) mod http;
 pub(crate) mod ledger;
+pub(crate) mod lines;
 pub(crate) mod links;
 pub(crate) mod load;
 pub(crate) mod nginx;
 pub(crate) mod night;
 pub(crate) mod ports;
+pub(crate) mod process;
 pub(crate) mod store;
 pub(crate) mod store_set;
 pub(crate) mod weir;
@@ -32,8 +38,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+pub(crate) use blocking::wait_until;
 use evil::Evil;
 pub(crate) use night::by_night;
+pub(crate) use process::runs;
 use weir::Weir;
 
 /// Generous, because it only limits how long a broken test takes.
@@ -234,11 +242,4 @@ pub(crate) fn example(name: &str) -> PathBuf {
     let path = profile.join("examples").join(name);
     assert!(path.is_file(), "{} is not built: run `cargo build --examples`", path.display());
     path
-}
-
-/// Whether a process runs. A zombie does not, once its other threads have ended: until then, its
-/// sockets are open.
-pub(crate) fn runs(process: u32) -> bool {
-    let threads = std::fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
-    threads > 1 || !matches!(weir::state_of(process), None | Some('Z' | 'X'))
 }
