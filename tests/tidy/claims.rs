@@ -127,8 +127,11 @@ fn every_sentence_has_its_row_and_every_row_its_sentence_and_its_tests() {
         }
     }
     let named: BTreeSet<_> = table.claim.iter().flat_map(|claim| &claim.shown_by).collect();
-    let silent = nightly.iter().filter(|test| !named.contains(test));
+    let says_so = |test: &&String| test.ends_with("_nightly");
+    let silent = nightly.iter().filter(|test| !says_so(test) && !named.contains(test));
     problems.extend(silent.map(|test| format!("{test} does nothing by day, and no row says so")));
+    let busy = tests.iter().filter(|test| says_so(test) && !nightly.contains(*test));
+    problems.extend(busy.map(|test| format!("{test} runs by day, too")));
     let pages = documents().into_iter().map(|page| page.display().to_string());
     let is_page = |page: &String| page.starts_with("docs/") && page.matches('/').count() == 1;
     let is_known = |page: &String| page == FIGURES || DOCUMENTS.contains(&page.as_str());
