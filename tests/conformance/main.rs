@@ -15,7 +15,12 @@
 //! ```sh
 //! cargo test --test conformance                           # lists the changed rows and reasons
 //! WEIR_WRITE_UNREACHED=1 cargo test --test conformance    # rewrites rows; new ones have no reason
+//! WEIR_NIGHTLY=1 cargo test --test conformance nightly    # after a change of the fixtures
 //! ```
+//!
+//! Tests that end in `nightly` run by night only: those that judge the fixtures, which change with
+//! this folder and the lock file of the suite, and sign-ins for a client of the servers' other era,
+//! on which a sign-in does not depend.
 //!
 //! Real processes, real sockets, a real clock. `./dev prepare` installs the programs.
 
@@ -37,20 +42,35 @@ mod unreached;
 mod values;
 
 use run::{AsClient, Era, Route, Run};
+use suite::Leg;
+
+/// The debug build of the nightly run includes these tests: they measure nothing.
+fn is_night() -> bool {
+    std::env::var_os("WEIR_NIGHTLY").is_some()
+}
 
 #[tokio::test]
-async fn the_legacy_fixture_passes_by_itself() {
+async fn the_legacy_fixture_passes_by_itself_nightly() {
+    if !is_night() {
+        return;
+    }
     Run { client: Era::Legacy, upstream: Era::Legacy, route: Route::Direct }.judge().await;
 }
 
 #[tokio::test]
-async fn the_modern_fixture_passes_by_itself() {
+async fn the_modern_fixture_passes_by_itself_nightly() {
+    if !is_night() {
+        return;
+    }
     Run { client: Era::Modern, upstream: Era::Modern, route: Route::Direct }.judge().await;
 }
 
 /// Otherwise another server than the fixture could have responded.
 #[tokio::test]
-async fn a_reply_is_the_fixtures_own() {
+async fn a_reply_is_the_fixtures_own_nightly() {
+    if !is_night() {
+        return;
+    }
     let fixture = run::fixture(Era::Modern, "the ebb").await;
     let different = values::of_server(&fixture.url, Era::Modern, "the flood").await;
     let alike = values::steps().into_iter().filter(|step| !different.contains_key(step));
@@ -93,22 +113,48 @@ async fn a_modern_client_has_a_modern_upstream() {
 
 #[tokio::test]
 async fn weir_is_a_client_of_legacy_servers_for_a_legacy_client() {
-    AsClient { client: Era::Legacy, servers: Era::Legacy }.judge().await;
+    AsClient { client: Era::Legacy, servers: Era::Legacy, leg: Leg::Client }.judge().await;
 }
 
 #[tokio::test]
 async fn weir_is_a_client_of_legacy_servers_for_a_modern_client() {
-    AsClient { client: Era::Modern, servers: Era::Legacy }.judge().await;
+    AsClient { client: Era::Modern, servers: Era::Legacy, leg: Leg::Client }.judge().await;
 }
 
 #[tokio::test]
 async fn weir_is_a_client_of_modern_servers_for_a_legacy_client() {
-    AsClient { client: Era::Legacy, servers: Era::Modern }.judge().await;
+    AsClient { client: Era::Legacy, servers: Era::Modern, leg: Leg::Client }.judge().await;
 }
 
 #[tokio::test]
 async fn weir_is_a_client_of_modern_servers_for_a_modern_client() {
-    AsClient { client: Era::Modern, servers: Era::Modern }.judge().await;
+    AsClient { client: Era::Modern, servers: Era::Modern, leg: Leg::Client }.judge().await;
+}
+
+#[tokio::test]
+async fn weir_signs_in_to_legacy_servers_for_a_legacy_client() {
+    AsClient { client: Era::Legacy, servers: Era::Legacy, leg: Leg::SignIn }.judge().await;
+}
+
+#[tokio::test]
+async fn weir_signs_in_to_modern_servers_for_a_modern_client() {
+    AsClient { client: Era::Modern, servers: Era::Modern, leg: Leg::SignIn }.judge().await;
+}
+
+#[tokio::test]
+async fn weir_signs_in_to_legacy_servers_for_a_modern_client_nightly() {
+    if !is_night() {
+        return;
+    }
+    AsClient { client: Era::Modern, servers: Era::Legacy, leg: Leg::SignIn }.judge().await;
+}
+
+#[tokio::test]
+async fn weir_signs_in_to_modern_servers_for_a_legacy_client_nightly() {
+    if !is_night() {
+        return;
+    }
+    AsClient { client: Era::Legacy, servers: Era::Modern, leg: Leg::SignIn }.judge().await;
 }
 
 /// A row of an unknown run would never be checked.
@@ -121,7 +167,9 @@ fn what_is_unreached_is_so_in_a_run_that_there_is() {
     runs.push(replicas.to_string());
     for (client, server) in eras.into_iter().flat_map(|era| eras.map(|other| (era, other))) {
         runs.push(Run { client, upstream: server, route: Route::Weir }.to_string());
-        runs.push(AsClient { client, servers: server }.to_string());
+        for leg in [Leg::Client, Leg::SignIn] {
+            runs.push(AsClient { client, servers: server, leg }.to_string());
+        }
     }
     let strange: Vec<_> = unreached::runs().into_iter().filter(|run| !runs.contains(run)).collect();
     assert!(strange.is_empty(), "unreached.toml has {strange:?}; there are {runs:?}");

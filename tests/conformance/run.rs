@@ -11,7 +11,7 @@ use crate::lab::nginx::Nginx;
 use crate::lab::ports::free_port;
 use crate::lab::store::TestStore;
 use crate::parts::{Started, announced, part};
-use crate::suite::{self, Verdicts};
+use crate::suite::{self, Leg, Verdicts};
 use crate::unreached;
 use crate::values;
 
@@ -44,6 +44,7 @@ pub(crate) struct Run {
 pub(crate) struct AsClient {
     pub(crate) client: Era,
     pub(crate) servers: Era,
+    pub(crate) leg: Leg,
 }
 
 impl Era {
@@ -79,14 +80,15 @@ impl fmt::Display for Run {
 
 impl fmt::Display for AsClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "client of {} servers for a {} client", self.servers, self.client)
+        let what = if self.leg == Leg::SignIn { "sign-in at" } else { "client of" };
+        write!(f, "{what} {} servers for a {} client", self.servers, self.client)
     }
 }
 
 impl AsClient {
     /// Fails unless exactly the listed rows are unreached.
     pub(crate) async fn judge(self) {
-        let verdicts = suite::of_client(self.servers.revision(), self.client).await;
+        let verdicts = suite::of_client(self.servers.revision(), self.leg, self.client).await;
         unreached::compare(&self.to_string(), &verdicts);
     }
 }

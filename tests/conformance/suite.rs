@@ -24,6 +24,26 @@ pub(crate) type Verdicts = BTreeMap<String, String>;
 /// Scenarios, and whether each is required or runs without being scored.
 type Scenarios = BTreeMap<String, bool>;
 
+/// Scenarios of the suite, by the side that they judge.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leg {
+    Server,
+    /// Those for clients without authorization.
+    Client,
+    /// Those for clients with authorization. Each is some more programs.
+    SignIn,
+}
+
+impl Leg {
+    fn of(scenario: &str, leg: &str) -> Self {
+        match (leg, scenario.starts_with("auth/")) {
+            ("server", _) => Self::Server,
+            (_, true) => Self::SignIn,
+            (_, false) => Self::Client,
+        }
+    }
+}
+
 /// Scenarios of authorization of an earlier revision, which the requirements of no other name.
 const OF_2025_03_26: [&str; 2] =
     ["auth/2025-03-26-oauth-metadata-backcompat", "auth/2025-03-26-oauth-endpoint-fallback"];
@@ -72,15 +92,15 @@ pub(crate) fn script(path: &str) -> PathBuf {
 pub(crate) async fn of_server(url: &str, revision: &str) -> Verdicts {
     let folder = TempDir::new().unwrap();
     run(folder.path(), true, &["server", "--url", url, "--requirements", revision]).await;
-    read(folder.path(), "server-", &Requirements::of(revision).scenarios("server"))
+    read(folder.path(), "server-", &Requirements::of(revision).scenarios(Leg::Server))
 }
 
-/// Runs the scenarios for clients of this revision with Weir as the client, for a client of this
+/// Runs these scenarios for clients of this revision with Weir as the client, for a client of this
 /// era.
-pub(crate) async fn of_client(revision: &str, era: Era) -> Verdicts {
+pub(crate) async fn of_client(revision: &str, leg: Leg, era: Era) -> Verdicts {
     let folder = TempDir::new().unwrap();
-    let mut scenarios = Requirements::of(revision).scenarios("client");
-    if revision == Era::Legacy.revision() {
+    let mut scenarios = Requirements::of(revision).scenarios(leg);
+    if leg == Leg::SignIn && revision == Era::Legacy.revision() {
         scenarios.extend(OF_2025_03_26.map(|scenario| (scenario.to_owned(), false)));
     }
     // The suite passes the command to a shell, and splits it at spaces itself, so no path contains
@@ -105,15 +125,17 @@ impl Requirements {
     }
 
     /// All scenarios except extensions that neither the fixtures nor Weir have.
-    fn scenarios(self, leg: &str) -> Scenarios {
-        let scored = if leg == "server" { self.server } else { self.client };
+    fn scenarios(self, leg: Leg) -> Scenarios {
+        let scored = if leg == Leg::Server { self.server } else { self.client };
+        let side = if leg == Leg::Server { "server" } else { "client" };
         let others = self.not_scored.into_iter();
         let others = others.filter(|other| {
             let is_of_machine = OF_MACHINES.contains(&&*other.scenario);
-            other.leg == leg && (other.reason != "extension" || is_of_machine)
+            other.leg == side && (other.reason != "extension" || is_of_machine)
         });
         let scored = scored.into_iter().map(|scenario| (scenario, true));
-        scored.chain(others.map(|other| (other.scenario, false))).collect()
+        let all = scored.chain(others.map(|other| (other.scenario, false)));
+        all.filter(|(scenario, _)| Leg::of(scenario, side) == leg).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
-use crate::fleet::soon;
+use crate::fleet::{RUN_PATIENCE, within};
 use crate::parts::part;
 use crate::run::Era;
 use crate::suite::{Verdicts, script};
@@ -16,7 +16,7 @@ pub(crate) async fn of_server(url: &str, era: Era, nonce: &str) -> Verdicts {
     let mut command = Command::new(part("bin/node"));
     command.arg(script(&format!("clients/{era}.mjs"))).arg(url);
     command.stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
-    let output = soon(command.output()).await.unwrap();
+    let output = within(RUN_PATIENCE, command.output()).await.unwrap();
     let Ok(mut seen) = serde_json::from_slice::<Map<String, Value>>(&output.stdout) else {
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         return Verdicts::from([("values/".to_owned(), stderr)]);

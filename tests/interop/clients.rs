@@ -1,5 +1,6 @@
 //! A third-party client, in each era and over each transport, with a mixed fleet.
 
+use std::process::Stdio;
 use std::sync::Arc;
 
 use rmcp::model::{
@@ -7,13 +8,15 @@ use rmcp::model::{
     GetPromptRequestParams, Implementation, JsonObject, ProgressNotificationParam, ProtocolVersion,
     ReadResourceRequestParams, Reference, ServerNotification, SubscriptionFilter,
 };
-use rmcp::service::{ClientLifecycleMode, ClientServiceExt, NotificationContext, RunningService};
+use rmcp::service::{
+    ClientLifecycleMode, ClientServiceExt, NotificationContext, RunningService, Subscription,
+};
 use rmcp::transport::{StreamableHttpClientTransport, TokioChildProcess};
 use rmcp::{ClientHandler, RoleClient};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use crate::fleet::{Fleet, Served, Shop, example, soon};
+use crate::fleet::{Fleet, Log, Served, Shop, example, soon};
 
 pub(crate) const GREETING: &str = "---
 title: Greeting
@@ -72,10 +75,20 @@ pub(crate) async fn over_http(
     soon(listener.clone().serve_with_lifecycle(wire, lifecycle)).await.unwrap()
 }
 
-async fn over_stdio(fleet: &Fleet, lifecycle: ClientLifecycleMode, listener: &Listener) -> Client {
-    let wire = TokioChildProcess::new(fleet.command(&["stdio"])).unwrap();
-    soon(listener.clone().serve_with_lifecycle(wire, lifecycle)).await.unwrap()
+async fn over_stdio(
+    fleet: &Fleet,
+    lifecycle: ClientLifecycleMode,
+    listener: &Listener,
+) -> (Client, Log) {
+    let command = fleet.command(&["stdio"]);
+    let wire = TokioChildProcess::builder(command).stderr(Stdio::piped()).spawn();
+    let (wire, log) = wire.unwrap();
+    let client = soon(listener.clone().serve_with_lifecycle(wire, lifecycle)).await.unwrap();
+    (client, Log::of(log.unwrap()))
 }
+
+/// Upstreams of the fleet. A client that lists before they are listed gets a part of the items.
+const UPSTREAMS: [&str; 3] = ["house", "notes", "shop"];
 
 /// A library on a folder, a legacy server over stdio and a modern one over HTTP.
 fn mixed_fleet(shop: &Shop) -> Fleet {
@@ -150,33 +163,44 @@ async fn walk(client: &Client) {
     assert_eq!(templates, ["note:///{id}", "product:///{id}"]);
 }
 
+/// Prompt of a file that a test writes.
+const FAREWELL: &str = "house__farewell";
+
 /// Edits a file and waits until the client is notified, in the way of its era.
 async fn wait_for_change(client: &Client, listener: &Listener, fleet: &Fleet, is_modern: bool) {
     let file = fleet.folder().join("prompts/farewell.md");
     let write = || std::fs::write(&file, "---\ntitle: Farewell\n---\nGoodbye!\n").unwrap();
-    let is_listed = async || {
-        let prompts = soon(client.list_all_prompts()).await.unwrap();
-        prompts.iter().any(|prompt| prompt.name == "house__farewell")
-    };
-    assert!(!is_listed().await);
-    // Upstreams that have just connected may be announced, too: wait for this change.
+    let prompts = soon(client.list_all_prompts()).await.unwrap();
+    assert!(prompts.iter().all(|prompt| prompt.name != FAREWELL));
     if is_modern {
         let filter = SubscriptionFilter::builder().prompts_list_changed().build();
         let mut changes = soon(client.listen(filter)).await.unwrap();
         write();
-        while !is_listed().await {
-            let change = soon(changes.next()).await.unwrap();
-            let expected =
-                matches!(change, Some(ServerNotification::PromptListChangedNotification(_)));
-            assert!(expected, "{change:?}");
-        }
+        until_heard(client, FAREWELL, async || notified(&mut changes).await).await;
     } else {
         write();
-        while !is_listed().await {
-            soon(listener.prompts_changed.notified()).await;
-        }
+        until_heard(client, FAREWELL, async || listener.prompts_changed.notified().await).await;
     }
     std::fs::remove_file(&file).unwrap();
+}
+
+/// Waits until the client is notified and lists this prompt then. Upstreams that have just
+/// connected may be announced, too.
+pub(crate) async fn until_heard(client: &Client, prompt: &str, mut notified: impl AsyncFnMut()) {
+    loop {
+        soon(notified()).await;
+        let prompts = soon(client.list_all_prompts()).await.unwrap();
+        if prompts.iter().any(|listed| listed.name == prompt) {
+            return;
+        }
+    }
+}
+
+/// Waits for the next notification of a subscription to prompts.
+pub(crate) async fn notified(changes: &mut Subscription) {
+    let change = changes.next().await.unwrap();
+    let expected = matches!(change, Some(ServerNotification::PromptListChangedNotification(_)));
+    assert!(expected, "{change:?}");
 }
 
 #[tokio::test]
@@ -184,7 +208,10 @@ async fn rmcp_of_either_era_works_over_http() {
     let shop = Shop::open().await;
     for is_modern in [false, true] {
         let fleet = mixed_fleet(&shop);
-        let served = fleet.serve().await;
+        let mut served = fleet.serve().await;
+        for upstream in UPSTREAMS {
+            served.logged("upstream listed", upstream).await;
+        }
         let listener = Listener::default();
         let lifecycle = if is_modern { modern() } else { legacy() };
         let client = over_http(&served, lifecycle, &listener).await;
@@ -202,7 +229,10 @@ async fn rmcp_of_either_era_works_over_stdio() {
         let fleet = mixed_fleet(&shop);
         let listener = Listener::default();
         let lifecycle = if is_modern { modern() } else { legacy() };
-        let client = over_stdio(&fleet, lifecycle, &listener).await;
+        let (client, mut log) = over_stdio(&fleet, lifecycle, &listener).await;
+        for upstream in UPSTREAMS {
+            log.logged("upstream listed", upstream).await;
+        }
         walk(&client).await;
         wait_for_change(&client, &listener, &fleet, is_modern).await;
         soon(client.cancel()).await.unwrap();
@@ -213,7 +243,10 @@ async fn rmcp_of_either_era_works_over_stdio() {
 async fn clients_of_both_eras_share_one_endpoint_and_each_hears_of_the_change() {
     let shop = Shop::open().await;
     let fleet = mixed_fleet(&shop);
-    let served = fleet.serve().await;
+    let mut served = fleet.serve().await;
+    for upstream in UPSTREAMS {
+        served.logged("upstream listed", upstream).await;
+    }
     let (old_listener, new_listener) = (Listener::default(), Listener::default());
     let old = over_http(&served, legacy(), &old_listener).await;
     let new = over_http(&served, modern(), &new_listener).await;
@@ -226,11 +259,7 @@ async fn clients_of_both_eras_share_one_endpoint_and_each_hears_of_the_change() 
     let add = add.with_arguments(object(json!({ "name": "fresh", "text": "New." })));
     soon(new.call_tool(add)).await.unwrap();
 
-    soon(old_listener.prompts_changed.notified()).await;
-    assert!(soon(changes.next()).await.unwrap().is_some());
-    for client in [&old, &new] {
-        let prompts = soon(client.list_all_prompts()).await.unwrap();
-        assert!(prompts.iter().any(|prompt| prompt.name == "notes__fresh"));
-    }
+    until_heard(&old, "notes__fresh", async || old_listener.prompts_changed.notified().await).await;
+    until_heard(&new, "notes__fresh", async || notified(&mut changes).await).await;
     assert!(served.stop().await);
 }

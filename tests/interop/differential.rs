@@ -5,12 +5,12 @@
 //! differences with the reason for each; any other difference fails and shows both frames. A row
 //! that no recording needs fails, too.
 
-use futures::FutureExt;
+use futures::future::join_all;
 use futures::stream::{self, StreamExt};
 use serde_json::Value;
 use tokio::task::LocalSet;
 
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Served};
 use crate::pipe::Era::{self, Legacy, Modern};
 use cells::{Client, Server, Target};
 use compare::How::{self, Anything, Gone, Is, Late, More, Names, Order, Place};
@@ -96,6 +96,9 @@ const OWNED: &[Row] = &[
     row(Same, "upstream notifications/cancelled", "params/_meta", Gone, CANCEL),
 ];
 
+/// The table, and which of its rows the tests of this module have needed so far.
+static JUDGE: Judge<'static> = Judge::new(OWNED);
+
 const fn row(when: When, of: &'static str, at: &'static str, how: How, since: &'static str) -> Row {
     Row { when, of, at, how, since }
 }
@@ -146,9 +149,6 @@ const NO_RESOURCE: [&str; 2] = [
     r#"{"code":-32602,"message":"Resource not found","data":{"uri":"nowhere://at/all"}}"#,
 ];
 
-/// Number of servers that are compared at once; more would only slow each other down.
-const AT_ONCE: usize = 2;
-
 const fn era(of: Era) -> &'static str {
     match of {
         Legacy => "legacy",
@@ -195,15 +195,15 @@ impl Seen {
     }
 }
 
+/// Differences of one cell.
 fn judge(
-    judge: &Judge<'_>,
     cell: &str,
     when: When,
     direct: &Seen,
     through: &Seen,
     upstream: &Recording,
 ) -> Vec<String> {
-    let mut trial = judge.trial(when);
+    let mut trial = JUDGE.trial(when);
     trial.clients(&direct.recording, &through.recording);
     if when == Same {
         trial.upstreams(&direct.recording, upstream);
@@ -215,43 +215,81 @@ fn judge(
     problems.into_iter().map(|problem| format!("{cell}: {problem}")).collect()
 }
 
-/// Recording of a client that takes these steps over Streamable HTTP.
-async fn over_http_once(client: Client, era: Era, url: &str, steps: &Value) -> Seen {
-    let tap = Tap::before(url).await;
-    let endings = client.run(era, Target::Url(&tap.url), None, steps).await;
-    Seen::new(tap.take(1).await, &endings, steps)
+/// Weir in front of a server over Streamable HTTP, and the connection between the two.
+struct Gateway {
+    upstream_era: Era,
+    behind: Tap,
+    served: Served,
+    _fleet: Fleet,
+}
+
+impl Gateway {
+    async fn before(url: &str, upstream_era: Era) -> Self {
+        let behind = Tap::before(url).await;
+        let fleet = fleet(&format!("url = {:?}", behind.url), upstream_era);
+        let mut served = fleet.serve().await;
+        served.logged("upstream listed", "real").await;
+        behind.take(0).await;
+        Self { upstream_era, behind, served, _fleet: fleet }
+    }
+}
+
+/// Recordings of a client that takes these steps over Streamable HTTP, one script after the other.
+async fn over_http(client: Client, era: Era, scripts: &[(&str, &Value)]) -> Vec<Seen> {
+    let taps = join_all(scripts.iter().map(|(url, _)| Tap::before(url))).await;
+    let tapped = taps.iter().zip(scripts).map(|(tap, (_, steps))| (&*tap.url, *steps));
+    let endings = client.run_all(era, &tapped.collect::<Vec<_>>()).await;
+    let mut all = Vec::new();
+    for ((tap, endings), (_, steps)) in taps.iter().zip(&endings).zip(scripts) {
+        all.push(Seen::new(tap.take(1).await, endings, steps));
+    }
+    all
 }
 
 /// Compares every client with one server over Streamable HTTP.
-async fn over_http(server: Server, judged: &Judge<'_>) -> Vec<String> {
-    let started = server.over_http().await;
-    let mut directly: Vec<(Client, Era, Value, Seen)> = Vec::new();
-    let mut problems = Vec::new();
-    for &upstream_era in server.eras() {
-        let behind = Tap::before(&started.url).await;
-        let fleet = fleet(&format!("url = {:?}", behind.url), upstream_era);
-        let mut weir = fleet.serve().await;
-        weir.logged("upstream listed", "real").await;
-        behind.take(0).await;
-        for (client, era) in clients(server) {
-            let steps = script(server, era, upstream_era);
-            let is_known = |known: &(Client, Era, Value, Seen)| {
-                (known.0, known.1, &known.2) == (client, era, &steps)
-            };
-            if !directly.iter().any(is_known) {
-                let seen = over_http_once(client, era, &started.url, &steps).await;
-                directly.push((client, era, steps.clone(), seen));
-            }
-            let direct = directly.iter().find(|known| is_known(known)).unwrap();
-            let through = over_http_once(client, era, &weir.endpoint, &steps).await;
-            let upstream = behind.take(1).await;
-            let cell = format!("{client:?} {era:?} → {server:?} {upstream_era:?}, HTTP");
-            let when = when(era, upstream_era);
-            problems.extend(judge(judged, &cell, when, &direct.3, &through, &upstream));
+async fn compare_over_http(server: Server) {
+    let comparing = async {
+        let started = server.over_http().await;
+        let mut gateways = Vec::new();
+        for &upstream_era in server.eras() {
+            gateways.push(Gateway::before(&started.url, upstream_era).await);
         }
-        assert!(weir.stop().await);
-    }
-    problems
+        let mut problems = Vec::new();
+        for (client, era) in clients(server) {
+            let script = |gateway: &Gateway| script(server, era, gateway.upstream_era);
+            let through: Vec<_> = gateways.iter().map(script).collect();
+            // Weir's era does not always make a difference to the steps.
+            let mut direct = through.clone();
+            direct.dedup();
+            let directly = direct.iter().map(|steps| (&*started.url, steps));
+            let urls = gateways.iter().map(|gateway| &*gateway.served.endpoint);
+            let scripts: Vec<_> = directly.chain(urls.zip(&through)).collect();
+            let mut seen = over_http(client, era, &scripts).await;
+            let through_weir = seen.split_off(direct.len());
+            for ((gateway, steps), seen_through) in gateways.iter().zip(&through).zip(through_weir)
+            {
+                let upstream_era = gateway.upstream_era;
+                let seen_directly = &seen[direct.iter().position(|it| it == steps).unwrap()];
+                let upstream = gateway.behind.take(1).await;
+                let cell = format!("{client:?} {era:?} → {server:?} {upstream_era:?}, HTTP");
+                let when = when(era, upstream_era);
+                problems.extend(judge(&cell, when, seen_directly, &seen_through, &upstream));
+            }
+        }
+        for gateway in gateways {
+            assert!(gateway.served.stop().await);
+        }
+        problems
+    };
+    end(format!("{server:?}"), LocalSet::new().run_until(comparing).await);
+}
+
+/// Ends a part of the comparison, which fails if there are differences. In the last part, a row
+/// that none has needed is one, too.
+fn end(part: String, mut problems: Vec<String>) {
+    // One for each server over HTTP, and one for all over stdio.
+    problems.extend(JUDGE.end(part, Server::ALL.len() + 1));
+    assert!(problems.is_empty(), "{} differences:\n{}", problems.len(), problems.join("\n"));
 }
 
 /// A client with a server over stdio, and the era that Weir speaks to the server.
@@ -259,10 +297,7 @@ async fn over_http(server: Server, judged: &Judge<'_>) -> Vec<String> {
 struct Pipes(Client, Era, Server, Era);
 
 /// Compares one client with one server over stdio.
-async fn over_stdio(
-    Pipes(client, of, server, upstream_era): Pipes,
-    judged: &Judge<'_>,
-) -> Vec<String> {
+async fn over_stdio(Pipes(client, of, server, upstream_era): Pipes) -> Vec<String> {
     let steps = script(server, of, upstream_era);
     let tap = PipeTap::new();
     let endings = client.run(of, Target::Command(tap.around(server.command())), None, &steps).await;
@@ -278,7 +313,7 @@ async fn over_stdio(
     let endings = client.run(of, Target::Command(command), Some("real"), &steps).await;
     let through = Seen::new(tap.take(), &endings, &steps);
     let cell = format!("{client:?} {of:?} → {server:?} {upstream_era:?}, stdio");
-    judge(judged, &cell, when(of, upstream_era), &direct, &through, &behind.take())
+    judge(&cell, when(of, upstream_era), &direct, &through, &behind.take())
 }
 
 /// Over stdio each client meets one server in each era by day, and all of them by night.
@@ -305,13 +340,36 @@ fn pipes() -> impl Iterator<Item = Pipes> {
     all.filter(move |cell| is_night || pairs.contains(cell))
 }
 
+/// Number of cells over stdio that are compared at once; more would only slow each other down.
+const AT_ONCE: usize = 2;
+
 #[tokio::test]
-async fn every_client_exchanges_the_same_frames_with_a_server_directly_and_through_weir() {
-    let judge = &Judge::new(OWNED);
-    let http = Server::ALL.into_iter().map(|server| over_http(server, judge).boxed_local());
-    let pipes = pipes().map(|pipes| over_stdio(pipes, judge).boxed_local());
-    let cells = stream::iter(http.chain(pipes)).buffer_unordered(AT_ONCE);
-    let problems = LocalSet::new().run_until(cells.collect::<Vec<_>>()).await;
-    let problems = [problems.concat(), judge.unused()].concat();
-    assert!(problems.is_empty(), "{} differences:\n{}", problems.len(), problems.join("\n"));
+async fn clients_exchange_the_same_frames_with_the_everything_server_through_weir() {
+    compare_over_http(Server::Everything).await;
+}
+
+#[tokio::test]
+async fn clients_exchange_the_same_frames_with_a_typescript_server_through_weir() {
+    compare_over_http(Server::Sdk2).await;
+}
+
+#[tokio::test]
+async fn clients_exchange_the_same_frames_with_a_server_that_asks_through_weir() {
+    compare_over_http(Server::Asking).await;
+}
+
+#[tokio::test]
+async fn clients_exchange_the_same_frames_with_a_python_1_server_through_weir() {
+    compare_over_http(Server::Python1).await;
+}
+
+#[tokio::test]
+async fn clients_exchange_the_same_frames_with_a_python_2_server_through_weir() {
+    compare_over_http(Server::Python2).await;
+}
+
+#[tokio::test]
+async fn clients_exchange_the_same_frames_over_stdio_through_weir() {
+    let cells = stream::iter(pipes().map(over_stdio)).buffer_unordered(AT_ONCE);
+    end("stdio".to_owned(), cells.collect::<Vec<_>>().await.concat());
 }

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use tempfile::TempDir;
@@ -46,7 +47,7 @@ impl Proxy {
         let child = proxy.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         let listening = async {
             while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
-                tokio::task::yield_now().await;
+                tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
         soon(listening).await;

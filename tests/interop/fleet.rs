@@ -14,9 +14,18 @@ use tokio::process::{Child, ChildStderr, Command};
 /// Generous, because it only limits how long a broken test takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// For a program that does many things one after the other, beside other tests.
+pub(crate) const RUN_PATIENCE: Duration = Duration::from_secs(300);
+
 /// Awaits a future that a working Weir completes at once.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.expect("it happens within the test's patience")
+    within(PATIENCE, future).await
+}
+
+/// Awaits a future that a working Weir completes long before this time.
+pub(crate) async fn within<T>(patience: Duration, future: impl Future<Output = T>) -> T {
+    let done = tokio::time::timeout(patience, future).await;
+    done.unwrap_or_else(|_| panic!("it does not happen within {patience:?}"))
 }
 
 /// Folder with a configuration, and the program that runs on it.

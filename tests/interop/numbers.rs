@@ -1,26 +1,6 @@
-//! Documented figures, measured on the built program.
-
-use std::time::{Duration, Instant};
+//! Memory of the idle program.
 
 use crate::fleet::{Fleet, Shop};
-
-#[tokio::test]
-async fn it_is_ready_in_under_a_second_with_all_upstreams_down() {
-    // The discard port has no listener, no program has this name, and `sleep` never responds.
-    let mut upstreams = String::new();
-    for number in 0..4 {
-        upstreams += &format!("[upstreams.http{number}]\nurl = \"http://127.0.0.1:9/mcp\"\n");
-        upstreams += &format!("[upstreams.gone{number}]\ncommand = \"/nonexistent/{number}\"\n");
-    }
-    upstreams += "[upstreams.silent]\ncommand = \"sleep\"\nargs = [\"1000\"]\n";
-    let fleet = Fleet::new(&upstreams);
-    let start = Instant::now();
-    let served = fleet.serve().await;
-    let ready = start.elapsed();
-    assert!(ready < Duration::from_secs(1), "ready after {ready:?}");
-    println!("ready after {ready:?} with 9 upstreams down");
-    assert!(served.stop().await);
-}
 
 #[tokio::test]
 async fn it_idles_in_under_15_mib_of_its_own_with_ten_http_upstreams() {

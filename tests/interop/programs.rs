@@ -18,7 +18,7 @@ use tokio::process::Command;
 
 use crate::clients::GREETING;
 use crate::expected::{differences, expected, without};
-use crate::fleet::{Fleet, Log, PATIENCE, Served, example};
+use crate::fleet::{Fleet, Log, RUN_PATIENCE, Served, example};
 use crate::lab::nginx::Nginx;
 use crate::lab::ports::free_port;
 use crate::lab::store::TestStore;
@@ -166,10 +166,10 @@ impl Cell {
                 _ => self.run(&Fleet::new(&config), prompts.path(), &UPSTREAMS, "task.json").await,
             }
         };
-        let seen = tokio::time::timeout(PATIENCE, running).await;
+        let seen = tokio::time::timeout(RUN_PATIENCE, running).await;
         println!("{self}: {:.1?}", start.elapsed());
         match seen {
-            Err(_) => Err(format!("{self}: it takes longer than {PATIENCE:?}")),
+            Err(_) => Err(format!("{self}: it takes longer than {RUN_PATIENCE:?}")),
             Ok((seen, _)) if seen == expected => Ok(()),
             Ok((seen, log)) => {
                 let differs = differences(&seen, &expected);
@@ -347,7 +347,7 @@ async fn a_list_is_kept_for_as_long_as_weir_says_and_dropped_when_it_tells_of_a_
         let cell = Cell { client, era: Modern, wire: Http };
         let prompts = fleet.folder().join("prompts");
         let running = cell.run(&fleet, &prompts, &["house", "notes"], "lists.json");
-        let (seen, log) = tokio::time::timeout(PATIENCE, running).await.expect("it ends");
+        let (seen, log) = tokio::time::timeout(RUN_PATIENCE, running).await.expect("it ends");
         // One SDK caches all pages as one list, the other caches the first page.
         let requested = [&seen["pages"], &seen["again"]];
         assert_eq!(requested, [&json!(2), &json!(again)], "{cell}: {log}");

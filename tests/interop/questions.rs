@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use crate::fleet::{Fleet, soon};
+use crate::fleet::{Fleet, Log, RUN_PATIENCE, within};
 use crate::parts::{everything, part, script};
 
 /// The server over stdio, with these further keys.
@@ -39,10 +39,18 @@ async fn run(steps: &Value, target: &[&str]) -> Vec<Value> {
     let mut command = Command::new(part("bin/node"));
     command.arg(script("clients/sdk1.mjs")).args(["--era", "legacy", "--wire"]).args(target);
     command.env("SCRIPT", steps.to_string()).kill_on_drop(true);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut log = Log::of(child.stderr.take().unwrap());
+    if target[0] == "stdio" {
+        // Weir is a child of the client, and shares its stderr.
+        log.logged("upstream listed", "real").await;
+    }
     child.stdin.take().unwrap().write_all(b"go\n").await.unwrap();
-    let output = soon(child.wait_with_output()).await.unwrap();
-    assert!(output.status.success(), "{output:?}");
+    let ended = async { tokio::join!(child.wait_with_output(), log.rest()) };
+    let (output, log) = within(RUN_PATIENCE, ended).await;
+    let output = output.unwrap();
+    assert!(output.status.success(), "{output:?}: {log}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 

@@ -9,7 +9,7 @@ use rmcp::model::{
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::clients::{Client, Listener, legacy, modern, object, over_http};
+use crate::clients::{Client, Listener, legacy, modern, notified, object, over_http, until_heard};
 use crate::fleet::{Fleet, soon};
 use crate::lab::ports::free_port;
 use crate::parts::{
@@ -153,9 +153,16 @@ async fn real_servers_of_both_eras_work_beside_a_broken_one() {
         let page = page().await;
         let real = RealFleet::open().await;
         let mut served = real.fleet.serve().await;
-        for upstream in
-            ["fetch", "fetch-old", "git", "git-old", "everything", "weather", "weather-old"]
-        {
+        for upstream in [
+            "fetch",
+            "fetch-old",
+            "git",
+            "git-old",
+            "everything",
+            "everything-http",
+            "weather",
+            "weather-old",
+        ] {
             served.logged("upstream listed", upstream).await;
         }
         for lifecycle in [legacy(), modern()] {
@@ -197,8 +204,9 @@ async fn a_real_servers_change_reaches_clients_of_both_eras_whatever_era_the_ser
 
         call(&new, "real__add_prompt", json!({ "name": "storm" })).await;
 
-        soon(old_listener.prompts_changed.notified()).await;
-        assert!(soon(changes.next()).await.unwrap().is_some());
+        let old_heard = async || old_listener.prompts_changed.notified().await;
+        until_heard(&old, "real__storm", old_heard).await;
+        until_heard(&new, "real__storm", async || notified(&mut changes).await).await;
         for client in [&old, &new] {
             let text = prompt(client, "real__storm", json!({ "topic": "wind" })).await;
             assert_eq!(text, "storm: wind");

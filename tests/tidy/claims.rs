@@ -129,18 +129,13 @@ fn every_sentence_has_its_row_and_every_row_its_sentence_and_its_tests() {
     // A row of a claim says `nightly`; a row of a fault names its tests only.
     let named: BTreeSet<_> = table.claim.iter().flat_map(|claim| &claim.shown_by).collect();
     let faults = faults::tests_of_rows();
-    let says_so = |test: &&String| match test.ends_with(faults::NIGHTLY) {
-        true => named.contains(test) || faults.contains(*test),
-        false => named.contains(test) && !faults.contains(*test),
-    };
-    let silent = nightly.iter().filter(|test| !says_so(test));
-    problems.extend(
-        silent.map(|test| {
-            format!("{test} does nothing by day, and neither its name nor a row says so")
-        }),
-    );
-    let ends = |test: &&String| test.ends_with(faults::NIGHTLY) && !nightly.contains(*test);
-    let running = tests.iter().filter(ends);
+    let is_nightly = |test: &&String| test.ends_with(faults::NIGHTLY);
+    let says_so = |test: &&String| named.contains(test) && !faults.contains(*test);
+    let silent = nightly.iter().filter(|test| !is_nightly(test) && !says_so(test));
+    problems.extend(silent.map(|test| {
+        format!("{test} does nothing by day, and neither its name nor a row says so")
+    }));
+    let running = tests.iter().filter(|test| is_nightly(test) && !nightly.contains(*test));
     problems.extend(running.map(|test| format!("{test} does not return at once by day")));
     let pages = documents().into_iter().map(|page| page.display().to_string());
     let is_page = |page: &String| page.starts_with("docs/") && page.matches('/').count() == 1;

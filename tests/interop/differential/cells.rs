@@ -2,12 +2,12 @@
 
 use std::process::Stdio;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 use super::rmcp;
-use crate::fleet::{Log, soon};
+use crate::fleet::{Log, RUN_PATIENCE, within};
 use crate::parts::{
     Started, everything, everything_over_http, part, python, script, sdk2, sdk2_input_requests,
 };
@@ -96,8 +96,48 @@ impl Client {
         upstream: Option<&str>,
         steps: &Value,
     ) -> Vec<String> {
+        let Some(mut command) = self.program(era) else {
+            return rmcp::run(era, target, upstream, steps).await;
+        };
+        match target {
+            Target::Url(url) => command.args(["--wire", "http", url]),
+            Target::Command(line) => command.args(["--wire", "stdio"]).args(line),
+        };
+        let mut child = command.env("SCRIPT", steps.to_string()).spawn().unwrap();
+        let mut log = Log::of(child.stderr.take().unwrap());
+        if let Some(upstream) = upstream {
+            log.logged("upstream listed", upstream).await;
+        }
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"go\n").await.unwrap();
+        let mut endings = self.endings(child, log).await;
+        assert_eq!(endings.len(), 1, "{self:?}");
+        endings.remove(0)
+    }
+
+    /// Takes the steps of each script at its URL, and returns the endings of each script.
+    pub(crate) async fn run_all(self, era: Era, scripts: &[(&str, &Value)]) -> Vec<Vec<String>> {
+        let mut endings = Vec::new();
+        if let Self::Python1 | Self::Python2 = self {
+            // The program forks for each script once it has imported its SDK.
+            let mut command = self.program(era).expect("it is a program");
+            command.args(["--wire", "http"]).env("SCRIPTS", json!(scripts).to_string());
+            let mut child = command.spawn().unwrap();
+            let log = Log::of(child.stderr.take().unwrap());
+            endings = self.endings(child, log).await;
+        } else {
+            for (url, steps) in scripts {
+                endings.push(self.run(era, Target::Url(url), None, steps).await);
+            }
+        }
+        assert_eq!(endings.len(), scripts.len(), "{self:?}");
+        endings
+    }
+
+    /// Command of the client's program; `None` if it has none.
+    fn program(self, era: Era) -> Option<Command> {
         let (runs_on, program) = match self {
-            Self::Rmcp => return rmcp::run(era, target, upstream, steps).await,
+            Self::Rmcp => return None,
             Self::TypeScript1 => ("bin/node", "clients/sdk1.mjs"),
             Self::TypeScript2 => ("bin/node", "clients/sdk2.mjs"),
             Self::Python1 => ("mcp1/bin/python", "clients/sdk1.py"),
@@ -106,24 +146,19 @@ impl Client {
         let mut command = Command::new(part(runs_on));
         command.arg(script(program)).arg("--era");
         command.arg(if era == Legacy { "legacy" } else { "modern" });
-        match target {
-            Target::Url(url) => command.args(["--wire", "http", url]),
-            Target::Command(line) => command.args(["--wire", "stdio"]).args(line),
-        };
-        command.env("SCRIPT", steps.to_string()).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut log = Log::of(child.stderr.take().unwrap());
-        if let Some(upstream) = upstream {
-            log.logged("upstream listed", upstream).await;
-        }
-        let mut stdin = child.stdin.take().unwrap();
-        stdin.write_all(b"go\n").await.unwrap();
+        command.kill_on_drop(true);
+        Some(command)
+    }
+
+    /// Endings that a program writes, a line for each script.
+    async fn endings(self, child: Child, log: Log) -> Vec<Vec<String>> {
         // The log ends when all processes that share it have ended.
-        let (output, log) =
-            soon(async { tokio::join!(child.wait_with_output(), log.rest()) }).await;
+        let ended = async { tokio::join!(child.wait_with_output(), log.rest()) };
+        let (output, log) = within(RUN_PATIENCE, ended).await;
         let output = output.unwrap();
-        assert!(output.status.success(), "{self:?}, {era:?}: {log}");
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{self:?}: {log}"))
+        assert!(output.status.success(), "{self:?}: {log}");
+        let endings = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
+        endings.collect::<Result<_, _>>().unwrap_or_else(|_| panic!("{self:?}: {log}"))
     }
 }

@@ -4,8 +4,8 @@
 //! object is taken apart one level, and its other members keep their bytes and their order.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 
 use super::recording::{Exchange, Recording, at, elements, members};
 use super::script::is_unknown;
@@ -58,7 +58,9 @@ pub(crate) enum How {
 pub(crate) struct Judge<'a> {
     rows: &'a [Row],
     /// Rows that were used.
-    used: RefCell<BTreeSet<usize>>,
+    used: Mutex<BTreeSet<usize>>,
+    /// Parts of the comparison that have ended.
+    ended: Mutex<BTreeSet<String>>,
 }
 
 /// Comparison of one cell.
@@ -72,8 +74,8 @@ pub(crate) struct Trial<'a> {
 }
 
 impl<'a> Judge<'a> {
-    pub(crate) fn new(rows: &'a [Row]) -> Self {
-        Self { rows, used: RefCell::default() }
+    pub(crate) const fn new(rows: &'a [Row]) -> Self {
+        Self { rows, used: Mutex::new(BTreeSet::new()), ended: Mutex::new(BTreeSet::new()) }
     }
 
     pub(crate) fn trial(&self, when: When) -> Trial<'_> {
@@ -81,9 +83,21 @@ impl<'a> Judge<'a> {
         Trial { judge: self, when, of, place, problems: Vec::new() }
     }
 
+    /// Ends a part of the comparison. The last one of so many returns the rows that none of them
+    /// has used.
+    pub(crate) fn end(&self, part: String, parts: usize) -> Vec<String> {
+        let mut ended = self.ended.lock().unwrap();
+        ended.insert(part);
+        if ended.len() == parts { self.unused() } else { Vec::new() }
+    }
+
+    fn use_rows(&self, rows: impl IntoIterator<Item = usize>) {
+        self.used.lock().unwrap().extend(rows);
+    }
+
     /// Rows that were not used.
-    pub(crate) fn unused(&self) -> Vec<String> {
-        let used = self.used.borrow();
+    fn unused(&self) -> Vec<String> {
+        let used = self.used.lock().unwrap();
         let rows = self.rows.iter().enumerate();
         let rows = rows.filter(|(place, row)| !used.contains(place) && row.how != How::Late);
         rows.map(|(_, Row { when, of, at, since, .. })| {
@@ -266,7 +280,7 @@ impl Trial<'_> {
             let is_owned = found.peek().is_some();
             // A different place needs a row as well.
             let moved = found.filter(|(_, row)| matches!(row.how, How::Place));
-            self.judge.used.borrow_mut().extend(moved.map(|(row, _)| row));
+            self.judge.use_rows(moved.map(|(row, _)| row));
             is_owned
         };
         let order = |members: &[(String, &str)]| {
@@ -337,7 +351,7 @@ impl Trial<'_> {
                 }
             });
         found.is_some_and(|(row, _)| {
-            self.judge.used.borrow_mut().insert(row);
+            self.judge.use_rows([row]);
             true
         })
     }
@@ -487,11 +501,9 @@ mod tests {
             assert_eq!(check(When::Same, "ask", &[direct], &[other]), problems, "{other}");
         }
         let judge = Judge::new(&ROWS);
-        assert_eq!(
-            judge.unused().len(),
-            ROWS.len() - 1,
-            "nothing has to need the one that is late"
-        );
+        assert_eq!(judge.end("one part".to_owned(), 2), [""; 0], "the other may need them");
+        let unused = judge.end("the other".to_owned(), 2);
+        assert_eq!(unused.len(), ROWS.len() - 1, "nothing has to need the one that is late");
     }
 
     #[test]

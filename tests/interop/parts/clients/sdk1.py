@@ -1,13 +1,14 @@
 """A client of the Python SDK 1.x, which supports the legacy era over every transport."""
 
 import anyio
+import steps
 from contract import Changes, counted, go, report, parsed_arguments, walk
 from mcp import ClientSession, McpError, StdioServerParameters, types
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from pydantic import AnyUrl
-from steps import SCRIPT, callbacks, take, was_taken
+from steps import callbacks, take, was_taken
 
 
 def connect(options):
@@ -61,7 +62,7 @@ async def main():
                 note = types.CancelledNotification(params=params)
                 await client.send_notification(types.ClientNotification(note))
 
-            if SCRIPT:
+            if steps.SCRIPT:
                 await take(
                     list_page=list_page,
                     ping=client.send_ping,
@@ -97,9 +98,10 @@ async def main():
             report({"server": started.serverInfo.name, "revision": started.protocolVersion} | seen)
 
 
+steps.fork_for_each_script()
 try:
     anyio.run(main)
 except BaseException:
     # This SDK raises if its server sends a message during its shutdown.
-    if not (SCRIPT and was_taken()):
+    if not (steps.SCRIPT and was_taken()):
         raise

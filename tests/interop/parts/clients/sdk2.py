@@ -8,10 +8,11 @@ import contextlib
 import anyio
 import anyio.lowlevel
 import mcp_types as types
+import steps
 from contract import Changes, counted, go, report, parsed_arguments, walk
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.sse import sse_client
-from steps import SCRIPT, callbacks, take
+from steps import callbacks, take
 
 
 def target(options):
@@ -49,7 +50,7 @@ async def main():
             )
 
         modern = client.protocol_version >= "2026-07-28"
-        if SCRIPT:
+        if steps.SCRIPT:
             listens = contextlib.AsyncExitStack()
 
             async def subscribe(uri):
@@ -103,4 +104,5 @@ async def main():
         report({"server": client.server_info.name, "revision": client.protocol_version} | seen)
 
 
+steps.fork_for_each_script()
 anyio.run(main)

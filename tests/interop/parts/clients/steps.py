@@ -4,8 +4,10 @@ The messages are recorded outside of this program; it reports only the ending of
 `parts` lists the steps.
 """
 
+import io
 import json
 import os
+import sys
 
 import anyio
 
@@ -33,6 +35,26 @@ LISTS = {
     "resources/list": "list_resources",
     "resources/templates/list": "list_resource_templates",
 }
+
+
+def fork_for_each_script():
+    """Returns in a process of its own for each member of `SCRIPTS`, `[URL, SCRIPT]`: one after the other.
+
+    Most of the time of a short script is the import of the SDK, which these processes share.
+    """
+    global SCRIPT
+    for url, script in json.loads(os.environ.get("SCRIPTS", "[]")):
+        child = os.fork()
+        if child == 0:
+            SCRIPT = script
+            sys.argv.append(url)
+            sys.stdin = io.StringIO("go\n")
+            return
+        _, status = os.waitpid(child, 0)
+        if status != 0:
+            raise SystemExit(f"the script for {url} ended with {status}")
+    if "SCRIPTS" in os.environ:
+        raise SystemExit
 
 
 def callbacks(types):
