@@ -139,13 +139,13 @@ pub(crate) enum HopFailure {
 impl Fleet {
     /// Creates a replica, which knows no other members before its first heartbeat.
     pub fn new(keys: SealingKeys, settings: FleetSettings) -> Arc<Self> {
-        let store = RedisStore::new(settings.store.clone(), &settings.name, REPLY_TIMEOUT);
+        let store = open_store(&settings);
         Self::with_store(keys, settings, Box::new(store), true)
     }
 
     /// Creates a process that knows the members and is none: for upstreams that run on one of them.
     pub(crate) fn observer(keys: SealingKeys, settings: FleetSettings) -> Arc<Self> {
-        let store = RedisStore::new(settings.store.clone(), &settings.name, REPLY_TIMEOUT);
+        let store = open_store(&settings);
         Self::with_store(keys, settings, Box::new(store), false)
     }
 
@@ -346,14 +346,15 @@ impl Fleet {
         }
     }
 
-    /// Makes a heartbeat that begins now, and waits until it has ended, for a bounded time.
+    /// Makes a heartbeat that begins now, and waits until it has ended: for two replies of the
+    /// store, because one that is in progress ends first.
     pub(crate) async fn refresh(&self) {
         let mut beats = self.beats.subscribe();
         let before = *beats.borrow();
         self.beat_now.notify_one();
         // One that is in progress may not know of what has just happened.
         let ended = beats.wait_for(|number| *number >= before + before % 2 + 2);
-        if timeout(REFRESH_TIMEOUT, ended).await.is_err() {
+        if timeout(2 * self.settings.store.timeout, ended).await.is_err() {
             self.metrics.store_errors.increment();
         }
     }
@@ -381,9 +382,10 @@ impl std::fmt::Debug for Fleet {
     }
 }
 
+/// Opens the store, whose calls take no longer than the configuration says: requests wait for some.
+fn open_store(settings: &FleetSettings) -> RedisStore {
+    RedisStore::new(settings.store.clone(), &settings.name, settings.store.timeout)
+}
+
 /// Interval of the heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Longest time that one call of the store may take: requests wait for some.
-const REPLY_TIMEOUT: Duration = Duration::from_millis(50);
-/// Longest wait for a heartbeat that a request needs.
-const REFRESH_TIMEOUT: Duration = Duration::from_millis(100);

@@ -149,6 +149,7 @@ pub(super) fn applicable(
     keep(&mut kept, "state", &before.state, &mut next.state);
     keep(&mut kept, "admin", &before.admin, &mut next.admin);
     keep(&mut kept, "audit", &before.audit, &mut next.audit);
+    keep(&mut kept, "fleet", &before.fleet, &mut next.fleet);
     if single_client {
         kept.retain(|key| !KEYS_OF_LISTENERS.contains(key));
     } else if before.records_requests() != next.records_requests() && !kept.contains(&"audit") {
@@ -185,6 +186,20 @@ mod tests {
     fn config(text: &str) -> Config {
         let text = format!("{text}[upstreams.house]\nprompts_dir = \"prompts\"\n");
         Config::parse(&text, Path::new("weir.toml"), &Options::default()).expect("it is good")
+    }
+
+    #[test]
+    fn a_change_of_the_fleet_waits_for_a_restart() {
+        let of = |timeout: &str| {
+            let store = format!("{{ url = \"redis://h\", timeout = \"{timeout}\" }}");
+            let keys = "A".repeat(43);
+            config(&format!(
+                "[fleet]\nstore = {store}\nkeys = \"{keys}\"\nlisten = \"10.0.0.1:2\"\n"
+            ))
+        };
+        let (before, next) = (of("50ms"), of("1s"));
+        let (next, after_restart) = applicable(&before, next, false).expect("it is safe");
+        assert_eq!((next.fleet, after_restart), (before.fleet, vec!["fleet"]));
     }
 
     #[test]

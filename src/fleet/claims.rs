@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::store::{ClaimReply, ClaimRequest, StoreError, StoredClaim};
 use super::view::Owner;
-use super::{Fleet, Place, PlacedSession};
+use super::{Fleet, HEARTBEAT, Place, PlacedSession};
 
 impl Fleet {
     /// Returns whether this replica has lost a session: another one has claimed it, or its client
@@ -132,12 +132,17 @@ impl Fleet {
         put.inspect_err(|_| self.metrics.store_errors.increment())
     }
 
-    /// Claims sessions that this replica serves without a claim.
+    /// Claims sessions that this replica serves without a claim, until the time has come for its
+    /// next record.
     pub(super) async fn claim_unclaimed(
         &self,
         unclaimed: Vec<PlacedSession>,
     ) -> Result<(), StoreError> {
+        let begin = Instant::now();
         for session in unclaimed {
+            if begin.elapsed() >= HEARTBEAT {
+                break;
+            }
             // Unless another replica has claimed it: then that one has it.
             let expected = self.view().claim_of(&session.key).map(|(text, _)| text.to_owned());
             let reply = self.claim_placed(&session, expected.unwrap_or_default()).await?;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::store::{LeaseReply, LeaseRequest, StoreError};
 use super::{Fleet, HEARTBEAT};
@@ -72,13 +72,15 @@ impl Lease {
         let mut pause = RENEWAL;
         while boot_clock::now() < until {
             sleep(pause.min(until.saturating_sub(boot_clock::now()))).await;
-            match self.request(&held.holder).await {
-                Ok(Some(again)) if again.number == number => {
+            // A store that may reply late holds up nothing beyond the end.
+            let left = until.saturating_sub(boot_clock::now());
+            match timeout(left, self.request(&held.holder)).await {
+                Ok(Ok(Some(again))) if again.number == number => {
                     (until, pause) = (again.until, RENEWAL);
                     renewed(until);
                 }
-                Ok(_) => return,
-                Err(_) => pause = HEARTBEAT / 2,
+                Ok(Ok(_)) => return,
+                Ok(Err(_)) | Err(_) => pause = HEARTBEAT / 2,
             }
         }
     }
@@ -185,10 +187,22 @@ mod tests {
         earlier: Mutex<Vec<(Instant, Entry)>>,
         /// Number of its process.
         process: AtomicU64,
+        /// Further milliseconds until each reply.
+        delay: AtomicU64,
         dice: Mutex<Dice>,
     }
 
     impl LyingStore {
+        fn new(seed: u64) -> Arc<Self> {
+            Arc::new(Self {
+                entry: Mutex::new(Entry::none()),
+                earlier: Mutex::default(),
+                process: AtomicU64::new(1),
+                delay: AtomicU64::default(),
+                dice: Mutex::new(Dice::new(seed)),
+            })
+        }
+
         async fn answer(&self, request: LeaseRequest) -> Result<LeaseReply, StoreError> {
             let [there, back, fault] = [0; 3].map(|_| self.dice.lock().below(60));
             sleep(Duration::from_millis(there)).await;
@@ -201,7 +215,7 @@ mod tests {
                 self.earlier.lock().push((Instant::now(), entry.clone()));
                 reply
             };
-            sleep(Duration::from_millis(back)).await;
+            sleep(Duration::from_millis(back + self.delay.load(Ordering::Relaxed))).await;
             if fault < 12 { Err(StoreError::Late) } else { Ok(reply) }
         }
 
@@ -310,15 +324,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_late_reply_keeps_no_lease_beyond_its_end() {
+        let store = LyingStore::new(1);
+        let link = Box::new(Link(Arc::clone(&store)));
+        let fleet = Fleet::with_store(SealingKeys::random(), settings("r"), link, true);
+        let lease = fleet.lease("hub");
+        let held = lease.acquire().await;
+        store.delay.store(5_000, Ordering::Relaxed);
+        lease.keep(&held, |_| panic!("no reply is in time")).await;
+        let end = boot_clock::now();
+        assert!(end < held.until + Duration::from_millis(10), "{end:?}, {:?}", held.until);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_lease_has_one_user_whatever_the_store_forgets() {
         let mut all = 0;
         for seed in 0..300 {
-            let store = Arc::new(LyingStore {
-                entry: Mutex::new(Entry::none()),
-                earlier: Mutex::default(),
-                process: AtomicU64::new(1),
-                dice: Mutex::new(Dice::new(seed)),
-            });
+            let store = LyingStore::new(seed);
             let uses = Rc::new(Uses::default());
             let holders = (0..4).map(|number| {
                 let link = Box::new(Link(Arc::clone(&store)));

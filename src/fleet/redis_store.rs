@@ -464,3 +464,52 @@ const MAX_SLOTS_AT_ONCE: usize = 1_000;
 const KEYS_SINCE: &str = "since";
 /// Longest time to live: numbers in Lua are exact up to 2^53.
 const MAX_MILLIS: u64 = 1 << 52;
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::time::sleep;
+
+    use super::super::store_node::{StoreKind, StoreLogin};
+    use super::*;
+
+    /// Asks a store that replies after some time, or never, and waits as the settings say.
+    async fn ask(waiting: Duration, reply_after: Option<Duration>) -> Result<(), StoreError> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let address = listener.local_addr().expect("bound");
+        let mut settings = super::super::tests::simulation::settings("a");
+        settings.store = StoreSettings {
+            urls: vec![format!("redis://{address}")],
+            kind: StoreKind::Server,
+            login: StoreLogin::default(),
+            ca: None,
+            timeout: waiting,
+        };
+        let store = super::super::open_store(&settings);
+        let replying = async {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut command = [0; 64];
+            stream.read(&mut command).await.expect("a command");
+            match reply_after {
+                None => std::future::pending().await,
+                Some(time) => sleep(time).await,
+            }
+            stream.write_all(b"$11\r\naof_enabled\r\n").await.expect("sent");
+            std::future::pending().await
+        };
+        tokio::select! {
+            asked = store.do_about() => asked.map(|_| ()),
+            () = replying => unreachable!("it is pending"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reply_is_waited_for_as_long_as_the_settings_say() {
+        let (short, later, long) = (10, 300, 20_000);
+        let [short, later, long] = [short, later, long].map(Duration::from_millis);
+        let is_late = timeout(long, ask(short, None)).await.expect("it gives up");
+        assert!(is_late.is_err());
+        assert_eq!(ask(long, Some(later)).await, Ok(()));
+    }
+}

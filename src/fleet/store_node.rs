@@ -36,6 +36,8 @@ pub struct StoreSettings {
     pub login: StoreLogin,
     /// File with the CAs of the servers' certificates; without one those of the system.
     pub ca: Option<PathBuf>,
+    /// Longest time that a replica waits for a reply.
+    pub timeout: Duration,
 }
 
 /// Kind of the servers that the URLs of a store name.

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use crate::lab::store::TestStore;
 use crate::lab::store_set::DelayingProxy;
-use crate::lab::until;
-use crate::replicas::{Replicas, try_weir, weir};
+use crate::replicas::{DEFAULT_STORE_WAIT, Replicas, try_weir, weir};
 
 #[tokio::test]
 async fn the_members_are_shown_with_what_differs() {
@@ -33,7 +32,8 @@ async fn a_status_names_the_fleet_and_what_differs_in_it() {
     replicas.configure(1, "[protocol]\npage_size = 7\n");
     replicas.start_configured(1).await;
     for command in ["status", "fleet"] {
-        until(command, || replicas.command(0, command).1.contains("several configurations")).await;
+        let is_said = |_, text: &str| text.contains("several configurations");
+        replicas.until_command(0, command, is_said).await;
     }
 }
 
@@ -45,10 +45,8 @@ async fn a_reload_changes_what_the_others_are_shown() {
     fs::write(&path, format!("{text}\n[protocol]\npage_size = 7\n")).expect("written");
     let (code, text) = replicas.command(1, "reload");
     assert_eq!(code, 0, "{text}");
-    until("its next record says so", || {
-        replicas.command(0, "fleet").1.contains("several configurations")
-    })
-    .await;
+    let is_said = |_, text: &str| text.contains("several configurations");
+    replicas.until_command(0, "fleet", is_said).await;
 }
 
 #[test]
@@ -89,6 +87,7 @@ async fn a_command_waits_longer_for_the_store_than_a_request() {
     let proxy = DelayingProxy::start(store.port).await;
     let mut replicas = Replicas::prepare(store, "", "").await;
     replicas.store.access = Some(format!("{{ url = \"redis://127.0.0.1:{}\" }}", proxy.port));
+    replicas.store_wait = DEFAULT_STORE_WAIT;
     replicas.reserve();
     replicas.configure(0, "");
     proxy.set(Duration::from_millis(300));

@@ -1,7 +1,8 @@
 //! Endurance: three replicas behind nginx under a crowd of clients, while one after the other is
 //! killed or restarted all the time.
 //!
-//! By day it takes seconds, by night half an hour; `WEIR_SOAK` sets another duration.
+//! It runs by night, for half an hour; `WEIR_SOAK` sets another duration. By day the tests of
+//! `rolling.rs`, `balancers.rs` and `sessions.rs` show each of its facts alone.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::lab::nginx::Nginx;
 use crate::lab::process::resources;
 use crate::lab::store::TestStore;
 use crate::lab::weir::Weir;
-use crate::lab::{Lab, soak_time};
+use crate::lab::{Lab, by_night, soak_time};
 use crate::replicas::{HUB, Replicas};
 
 /// Growth of the resident memory of a replica that is allowed once it is warm.
@@ -59,8 +60,11 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_all_the_time() {
-    let time = soak_time(6, 1_800);
+async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_nightly() {
+    if !by_night() {
+        return;
+    }
+    let time = soak_time(1_800, 1_800);
     let (clients, interval, session_length) = match time.as_secs() {
         ..30 => (40, Duration::from_millis(1_500), 5),
         _ => (200, Duration::from_secs(10), 60),
@@ -69,16 +73,12 @@ async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_all_the_ti
     let lab = Lab::new().http(HUB, crowd::hub_script()).await.http(JOBS, crowd::jobs_script());
     let store = TestStore::start().await;
     let mut replicas = Replicas::prepare_in(lab.await, store, &config(), "").await;
-    for _ in 0..3 {
-        replicas.add().await;
-    }
-    replicas.wait_until_known(3).await;
+    replicas.add_all(3).await;
     let addresses = [0, 1, 2].map(|number| replicas[number].address.clone());
     let nginx = Nginx::start(&addresses);
     let crowd = Crowd::start(&nginx.address, clients, pause, session_length).await;
 
     let (begin, mut losses, mut lives) = (Instant::now(), Vec::new(), Vec::new());
-    let mut store_errors = 0;
     let mut running = [0, 1, 2].map(|number| Running::new(&replicas[number]));
     loop {
         let next = interval * u32::try_from(losses.len() + 1).expect("a small number");
@@ -96,7 +96,6 @@ async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_all_the_ti
         let third = (time / 3).div_duration_f64(interval).ceil() as usize;
         let at = losses.len();
         let number = if (at + 1) % third == 0 { 2 } else { at % 2 };
-        store_errors += replicas.store_errors_of(number);
         let sampling = async {
             loop {
                 tokio::time::sleep(SAMPLES).await;
@@ -146,21 +145,19 @@ async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_all_the_ti
         COUNTED.iter().zip(counts).collect::<Vec<_>>(),
         replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]),
     );
-    let store_errors = store_errors + replicas.store_errors();
-    eprintln!("endurance: {store_errors} errors of the store; served after their end: {late:?}");
     let unexcused: Vec<_> =
         failures.iter().filter(|failure| !losses.iter().any(|it| it.excuses(failure))).collect();
     for failure in unexcused.iter().take(20) {
         let at = (failure.begin - begin, failure.end - begin);
         eprintln!("unexcused: {} {at:?}: {}", failure.what, failure.how);
     }
-    if !unexcused.is_empty() {
+    if !unexcused.is_empty() || !late.is_empty() {
         let losses = losses.iter().map(|it| (it.is_kill, it.begin - begin, it.end - begin));
         eprintln!("losses: {:?}", losses.collect::<Vec<_>>());
     }
     assert!(unexcused.is_empty(), "{} unexcused", unexcused.len());
-    // A replica whose store does not reply in time serves what it gets.
-    assert!(late.is_empty() || store_errors > 0, "{late:?}");
+    // The replicas wait for the store longer than it ever takes.
+    assert!(late.is_empty(), "served after the end of its session: {late:?}");
     assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
     assert!(kills > 0 && kills < losses.len(), "{losses:?}");
     check_memory(&lives);

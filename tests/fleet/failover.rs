@@ -7,25 +7,22 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::access::rights;
-use crate::away::ONE_WAIT;
+use crate::away::one_wait;
 use crate::lab::client::Client;
 use crate::lab::store::TestStore;
 use crate::lab::store_set::{ClusterSet, LONG, PRIMARY, SHORT, SentinelSet, wait_for_nodes};
 use crate::lab::{PATIENCE, by_night, check_times, until};
-use crate::replicas::{HUB, Replicas, try_weir};
+use crate::replicas::{DEFAULT_STORE_WAIT, HUB, Replicas, try_weir};
 
-/// Longest time until all replicas use a server that has become the primary, and most attempts of
-/// each, one a second.
+/// Longest time until all replicas use a server that has become the primary. Each tries once a
+/// second.
 const SOON: Duration = Duration::from_secs(5);
-const FEW: u64 = 5;
 
 /// Starts two replicas on a store, and opens a session.
 async fn start(store: TestStore) -> (Replicas, Client) {
     let mut replicas = Replicas::prepare(store, "", "").await;
-    for _ in 0..2 {
-        replicas.add().await;
-    }
-    replicas.wait_until_known(2).await;
+    replicas.store_wait = DEFAULT_STORE_WAIT;
+    replicas.add_all(2).await;
     replicas.alone_by_night().await;
     let client = replicas.legacy(0).await;
     (replicas, client)
@@ -48,9 +45,10 @@ async fn call_until(
             assert!(outcome.is_result(), "{what}, {number}: {outcome:?}");
             took.push(begin.elapsed());
         }
+        tokio::time::sleep(Duration::from_millis(2)).await;
         assert!(begin.elapsed() < PATIENCE, "in vain: {what}");
     }
-    check_times(what, took, ONE_WAIT);
+    check_times(what, took, one_wait());
 }
 
 /// Checks that all replicas soon write their records into a server that has become the primary, and
@@ -69,7 +67,9 @@ async fn check_all_use_it(replicas: &Replicas, client: &mut Client) {
     let took = begin.elapsed();
     let attempts = [0, 1].map(|at| failed()[at] - failed_before[at]);
     eprintln!("{took:?} until all use the new primary, {attempts:?} attempts failed");
-    assert!(attempts.iter().all(|attempts| *attempts <= FEW), "{attempts:?}");
+    // The counts were read after that time.
+    let most = begin.elapsed().as_secs() + 1;
+    assert!(attempts.iter().all(|attempts| *attempts <= most), "{attempts:?} of {most}");
     // By day a busy machine may take its time.
     assert!(!by_night() || took < SOON, "{took:?}");
     assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 0, "none counts as dead");

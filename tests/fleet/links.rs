@@ -10,15 +10,17 @@ use serde_json::{Value, json};
 
 use crate::lab::client::{Client, Outcome, Revision};
 use crate::lab::links::{Cut, End, Links};
+use crate::lab::night::bound;
 use crate::lab::store::TestStore;
 use crate::lab::weir::Weir;
-use crate::lab::{by_night, until};
-use crate::replicas::{HUB, Replicas, weir};
+use crate::lab::{PATIENCE, by_night, until};
+use crate::replicas::{DEFAULT_STORE_WAIT, HUB, Replicas, weir};
 
 /// Starts replicas whose links to the store and to each other can be cut.
 async fn linked(count: usize, config: &str) -> (Replicas, Links) {
     let links = Links::new();
     let mut replicas = Replicas::prepare(TestStore::start().await, config, "").await;
+    replicas.store_wait = DEFAULT_STORE_WAIT;
     let store = format!("127.0.0.1:{}", replicas.store.port);
     for _ in 0..count {
         let number = replicas.reserve();
@@ -107,6 +109,11 @@ fn check_executions(replicas: &Replicas, callers: &[Caller]) {
     }
 }
 
+/// Whether a call has failed because the replica that ran it was lost in mid-call.
+fn is_lost(error: &str) -> bool {
+    error.contains("may have been executed")
+}
+
 /// Longer than the record of a replica lives without it.
 const SPLIT: Duration = Duration::from_secs(7);
 
@@ -141,11 +148,12 @@ async fn both_sides_of_a_split_go_on_and_agree_after_it() {
     let calling = join_all(callers.iter_mut().map(|caller| caller.call_for(&addresses, time)));
     tokio::join!(splitting, calling);
     check_executions(&replicas, &callers);
-    for caller in &callers {
+    for Caller { name, errors, longest, .. } in &callers {
         // What is on its way when the link is cut waits for the other end, until that is no member
         // any more; the side that the store is not on waits for the network. Then each goes on.
-        assert!(caller.errors.len() <= 2, "{}: {:?}", caller.name, caller.errors);
-        assert!(caller.longest < time, "{}: {:?}", caller.name, caller.longest);
+        assert!(errors.iter().all(|error| is_lost(error)), "{name}: {errors:?}");
+        assert!(errors.len() <= 2 || !by_night(), "{name}: {errors:?}");
+        assert!(*longest < SPLIT + bound(20_000, 2_000), "{name}: {longest:?}");
     }
     replicas.wait_until_known(3).await;
     // Every session has one place again, at which it is found from all replicas.
@@ -221,7 +229,9 @@ async fn a_request_ends_after_one_hop_if_each_of_two_replicas_thinks_that_the_ot
     assert!(client.call(HUB, json!({})).await.is_result());
     links.cut(Cut::Nothing);
     // It tries the first one again only after a while.
+    let begin = Instant::now();
     loop {
+        assert!(begin.elapsed() < PATIENCE, "it does not try the first one again");
         let (before, mut probe) = (claims_made(&replicas), replicas.legacy(0).await);
         probe.move_to(&replicas[1].address);
         assert!(probe.call(HUB, json!({})).await.is_result());
@@ -231,7 +241,11 @@ async fn a_request_ends_after_one_hop_if_each_of_two_replicas_thinks_that_the_ot
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     // Its memory forgets the session, and the store its claim, which the first one cannot learn.
-    until("it has forgotten", || sessions(&replicas, 1) == 0).await;
+    let begin = Instant::now();
+    while sessions(&replicas, 1) > 0 {
+        assert!(begin.elapsed() < PATIENCE, "it does not forget");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     links.cut(Cut::Store(0));
     for key in ["claims", "claims-by-number", "claims-until"] {
         replicas.store.run::<usize>(&["DEL", &format!("{{weir}}:{key}")]);
@@ -244,12 +258,14 @@ async fn a_request_ends_after_one_hop_if_each_of_two_replicas_thinks_that_the_ot
     }
     for number in [0, 1] {
         client.move_to(&replicas[number].address);
-        let begin = Instant::now();
+        let (begin, before) = (Instant::now(), hops(&replicas));
         let nonce = format!("lost-{number}");
         let outcome = client.call(HUB, json!({ "nonce": nonce })).await;
-        eprintln!("{number}: {outcome:?} after {:?}", begin.elapsed());
+        let (took, made) = (begin.elapsed(), hops(&replicas) - before);
+        eprintln!("{number}: {outcome:?} after {took:?} and {made} hops");
         // It ends soon: with a refusal, or at the second one, which has claimed the session anew.
-        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+        assert!(took < bound(30_000, 5_000), "{took:?}");
+        assert!(made <= MAX_HOPS, "{made} hops");
         assert_eq!(replicas.executions(&nonce), usize::from(outcome.is_result()), "{outcome:?}");
     }
     links.cut(Cut::Nothing);
@@ -259,6 +275,17 @@ async fn a_request_ends_after_one_hop_if_each_of_two_replicas_thinks_that_the_ot
         assert!(client.call(HUB, json!({ "nonce": number.to_string() })).await.is_result());
     }
     assert_eq!((replicas.executions("0"), replicas.executions("1")), (1, 1));
+}
+
+/// Most hops of a request: the replica that gets it looks three times for its place, and the other
+/// one sends nothing on.
+const MAX_HOPS: u64 = 3;
+
+/// Number of requests that two replicas have sent on to each other.
+fn hops(replicas: &Replicas) -> u64 {
+    let hops = [0, 1].map(|number| replicas.status(number)["fleet"]["hops"].take());
+    let hops = hops.iter().flat_map(|hops| hops.as_object().expect("by result").values());
+    hops.map(|count| count.as_u64().expect("a number")).sum()
 }
 
 /// Library that fakes the system time for a program; `./dev prepare` fetches it.
@@ -299,17 +326,15 @@ async fn replicas_whose_clocks_differ_by_minutes_work_together() {
         clients.push(client);
     }
     // A limit is counted by the clock of the store.
-    let (mut admitted, errors) = (0, replicas.store_errors());
+    let mut admitted = 0;
     for at in 0..60 {
         let client = &mut clients[at % 3];
         client.move_to(&replicas[at % 2].address);
         let params = json!({ "name": "hub__say", "arguments": { "nonce": "limited" } });
         admitted += usize::from(client.request("prompts/get", params).await.is_result());
     }
-    // A replica whose store does not reply in time admits its share.
-    assert!(admitted == 30 || replicas.store_errors() > errors, "{admitted}");
+    assert_eq!(admitted, 30);
     replicas.kill(1).await;
-    let errors = replicas.store_errors();
     for at in [2, 0] {
         clients[1].move_to(&replicas[at].address);
         let outcome = clients[1].call(HUB, json!({ "nonce": at.to_string() })).await;
@@ -319,8 +344,6 @@ async fn replicas_whose_clocks_differ_by_minutes_work_together() {
     // An end is known to all.
     assert_eq!(clients[1].end_session().await, 204);
     clients[1].move_to(&replicas[2].address);
-    // A replica whose store does not reply in time serves what it gets.
-    let is_ended = !clients[1].call(HUB, json!({})).await.is_result();
-    assert!(is_ended || replicas.store_errors() > errors);
+    assert!(!clients[1].call(HUB, json!({})).await.is_result());
     assert_eq!(replicas.command(2, "health").0, 0);
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::lab::client::{Outcome, Revision};
 use crate::lab::process::children;
 use crate::lab::store::TestStore;
-use crate::lab::{by_night, example, until};
+use crate::lab::{PATIENCE, by_night, example, until};
 use crate::questions::{asked_call, asked_client, asking};
 use crate::replicas::{HUB, Replicas, weir};
 
@@ -79,10 +79,14 @@ impl World {
     }
 
     /// Checks how often the server was started, and that there were never two of it. A busy machine
-    /// may have kept a replica from the store, apart from so many `losses` that the test has made:
-    /// then it was started once more.
+    /// may have kept a replica from the store by day, apart from so many `losses` that the test has
+    /// made: then it was started once more.
     fn check_runs(&self, count: usize, losses: usize) {
         let (runs, more) = (self.runs(), self.losses().saturating_sub(losses));
+        if more > 0 {
+            eprintln!("once: {more} times a replica was kept from the store");
+        }
+        assert!(more == 0 || !by_night(), "{more}");
         assert!(!runs.contains(&"double".to_owned()), "{runs:?}");
         assert!((count..=count + more).contains(&runs.len()), "{runs:?}, {more} more lost");
     }
@@ -128,21 +132,25 @@ async fn one_replica_runs_it_and_all_serve_it() {
     assert_eq!(world.executions("command"), 1, "{called}");
     world.check_runs(1, 0);
     // The replica that runs it stops; the others call it meanwhile.
-    let runner = world.runner();
+    let (runner, before) = (world.runner(), world.runs().len());
     let mut stopping = world.replicas.take(runner);
     stopping.signal(Signal::TERM);
     let other = (runner + 1) % 3;
-    let (mut calls, before) = (0, world.runs().len());
+    let (mut calls, begin) = (0, Instant::now());
     while world.runs().len() == before {
+        assert!(begin.elapsed() < PATIENCE, "no other replica starts it");
         let nonce = format!("meanwhile-{calls}");
         let outcome = world.call(other, Revision::MODERN, &nonce).await;
         assert!(outcome.is_result() && world.executions(&nonce) == 1, "{nonce}: {outcome:?}");
         calls += 1;
+        tokio::time::sleep(Duration::from_millis(2)).await;
     }
+    eprintln!("once: {calls} calls while another replica starts it");
     assert_eq!(stopping.ended().await, Some(0), "{}", stopping.log().join("\n"));
     let outcome = world.call(other, Revision::LEGACY, "after").await;
     assert!(outcome.is_result() && world.executions("after") == 1, "{outcome:?}");
-    assert!(calls > 0);
+    // By day this test may have stood still meanwhile.
+    assert!(calls > 0 || !by_night());
     world.check_runs(before + 1, 0);
 }
 
@@ -190,10 +198,7 @@ async fn a_client_is_asked_by_a_server_that_another_replica_runs() {
     let mut replicas = Replicas::prepare(TestStore::start().await, "", "").await;
     replicas.lab.evil_mut(HUB).extra = "replicas = \"one\"".to_owned();
     replicas.lab.configure("");
-    for _ in 0..3 {
-        replicas.add().await;
-    }
-    replicas.wait_until_known(3).await;
+    replicas.add_all(3).await;
     for number in 0..3 {
         let mut client = asked_client(&replicas, number, Revision::MODERN).await;
         let nonce = format!("asked-{number}");

@@ -3,6 +3,7 @@
 use std::fs;
 use std::ops::Index;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -11,10 +12,16 @@ use crate::lab::client::{Client, Revision};
 use crate::lab::ports::free_port;
 use crate::lab::store::TestStore;
 use crate::lab::weir::Weir;
-use crate::lab::{Lab, MachineGuard, alone_by_night, beside_others};
+use crate::lab::{Lab, MachineGuard, PATIENCE, alone_by_night, beside_others};
 
 /// Name of the only server.
 pub(crate) const HUB: &str = "hub";
+
+/// Wait for a reply of the store in most tests: with the default, a store that is late on a busy
+/// machine would decide what they see.
+const PATIENT: &str = "5s";
+/// Default of that wait, for tests in which the store is away or late.
+pub(crate) const DEFAULT_STORE_WAIT: &str = "50ms";
 
 /// A lab, a store, and replicas.
 pub(crate) struct Replicas {
@@ -28,6 +35,8 @@ pub(crate) struct Replicas {
     fleet: String,
     /// Time for which a replica announces that it stops.
     shutdown_delay: &'static str,
+    /// Time for which a replica waits for a reply of the store; replicas read it when they start.
+    pub(crate) store_wait: &'static str,
     /// Port of each replica, which it keeps when it starts again.
     ports: Vec<u16>,
     running: Vec<Option<Weir>>,
@@ -39,13 +48,18 @@ impl Replicas {
         Self::start_with(count, "", "").await
     }
 
+    /// Starts replicas that wait for the store no longer than by default.
+    pub(crate) async fn start_impatient(count: usize) -> Self {
+        let mut replicas = Self::prepare(TestStore::start().await, "", "").await;
+        replicas.store_wait = DEFAULT_STORE_WAIT;
+        replicas.add_all(count).await;
+        replicas
+    }
+
     /// Starts replicas with these additions to the configuration, and to its `[fleet]`.
     pub(crate) async fn start_with(count: usize, config: &str, fleet: &str) -> Self {
         let mut replicas = Self::prepare(TestStore::start().await, config, fleet).await;
-        for _ in 0..count {
-            replicas.add().await;
-        }
-        replicas.wait_until_known(count).await;
+        replicas.add_all(count).await;
         replicas
     }
 
@@ -53,10 +67,7 @@ impl Replicas {
     pub(crate) async fn start_announcing(count: usize) -> Self {
         let mut replicas = Self::prepare(TestStore::start().await, "", "").await;
         replicas.shutdown_delay = "60s";
-        for _ in 0..count {
-            replicas.add().await;
-        }
-        replicas.wait_until_known(count).await;
+        replicas.add_all(count).await;
         replicas
     }
 
@@ -72,8 +83,9 @@ impl Replicas {
         let keys = lab.folder().join("fleet-keys");
         weir(&["fleet", "key", keys.to_str().expect("text")]);
         let (config, fleet) = (config.to_owned(), fleet.to_owned());
-        let (shutdown_delay, ports, running) = ("2s", Vec::new(), Vec::new());
-        Self { lab, store, turn, keys, config, fleet, shutdown_delay, ports, running }
+        let (shutdown_delay, store_wait) = ("2s", PATIENT);
+        let (ports, running) = (Vec::new(), Vec::new());
+        Self { lab, store, turn, keys, config, fleet, shutdown_delay, store_wait, ports, running }
     }
 
     /// Waits by night until no other test runs, and excludes others from then on.
@@ -81,6 +93,14 @@ impl Replicas {
         // Otherwise two tests would wait for each other.
         self.turn = None;
         self.turn = Some(alone_by_night().await);
+    }
+
+    /// Starts a number of replicas, and waits until they know each other.
+    pub(crate) async fn add_all(&mut self, count: usize) {
+        for _ in 0..count {
+            self.add().await;
+        }
+        self.wait_until_known(self.numbers().count()).await;
     }
 
     /// Starts one more replica, and returns its number.
@@ -134,7 +154,10 @@ impl Replicas {
             self.shutdown_delay
         );
         let common = common.replace("[server]\n", &server).replacen("127.0.0.1:0", &address, 1);
-        let (store, keys, own, port) = (self.store.table(), &self.keys, &self.fleet, free_port());
+        let (keys, own, port) = (&self.keys, &self.fleet, free_port());
+        let store = self.store.table();
+        let store = store.strip_suffix('}').expect("a table");
+        let store = format!("{store}, timeout = {:?} }}", self.store_wait);
         let text = format!(
             "{common}\n{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n[fleet]\nstore = {store}\nkeys = {{ file = {keys:?} }}\n\
              listen = \"127.0.0.1:{port}\"\nmember = \"replica-{number}\"\n{own}\n"
@@ -182,20 +205,37 @@ impl Replicas {
         (done.status.code().expect("a code"), String::from_utf8(text).expect("text"))
     }
 
+    /// Runs a command about a replica until it ends in this way. It takes processor time from the
+    /// replicas, so it pauses.
+    pub(crate) async fn until_command(
+        &self,
+        number: usize,
+        command: &str,
+        is_so: impl Fn(i32, &str) -> bool,
+    ) {
+        let begin = Instant::now();
+        loop {
+            let (code, text) = self.command(number, command);
+            if is_so(code, &text) {
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE, "in vain, {command}: {text}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     /// Number of calls of the store that have failed on a replica.
     pub(crate) fn store_errors_of(&self, number: usize) -> u64 {
+        self.status(number)["fleet"]["store_errors"].as_u64().expect("a number")
+    }
+
+    /// Status of a replica in JSON.
+    pub(crate) fn status(&self, number: usize) -> Value {
         let (config, state) = (self.config(number), self.folder(number).join("state"));
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
         command.args(["status", "--json", "--config", &config]).env("XDG_STATE_HOME", state);
         let shown = command.output().expect("it starts").stdout;
-        let shown: Value = serde_json::from_slice(&shown).expect("JSON");
-        shown["fleet"]["store_errors"].as_u64().expect("a number")
-    }
-
-    /// Number of calls of the store that have failed on the replicas that run. A replica whose
-    /// store does not reply in time decides alone, so that what the store decides is not exact.
-    pub(crate) fn store_errors(&self) -> u64 {
-        self.numbers().map(|number| self.store_errors_of(number)).sum()
+        serde_json::from_slice(&shown).expect("JSON")
     }
 
     /// Kills a replica with SIGKILL.

@@ -8,6 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 use crate::lab::client::Outcome;
+use crate::lab::night::bound;
 use crate::lab::{check_times, until};
 use crate::replicas::{HUB, Replicas};
 
@@ -39,8 +40,8 @@ async fn c01_a_session_goes_on_after_its_replica_was_killed() {
         assert!(outcome.is_result(), "{other}: {outcome:?}");
     }
     eprintln!("case 1: {took:?} after the kill, {usual:?} by a hop before");
-    let bound = usual + Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 50 });
-    check_times("after the kill", took, bound);
+    // By day it is less than the time in which the record of the killed replica expires.
+    check_times("after the kill", took, usual + bound(3_000, 50));
     // The next replica learns who has it now.
     for (other, (client, id)) in others.into_iter().zip(&mut clients) {
         client.move_to(&replicas[other % 3 + 1].address);
@@ -83,7 +84,6 @@ async fn c12_a_session_that_was_ended_on_one_replica_has_ended_on_all() {
         assert!(!outcome.is_result(), "{number}: {outcome:?}");
     }
     until("it is recorded", || replicas.store.dump().contains("claims ")).await;
-    // A replica that knew nothing of it would serve it if the store replied too late.
     replicas.wait_until_known(3).await;
     replicas.kill(0).await;
     for number in [1, 2] {
@@ -100,7 +100,6 @@ async fn c12_a_session_that_was_taken_over_and_ended_is_not_served_by_the_replic
     for _ in 0..60 {
         clients.push(replicas.legacy(0).await);
     }
-    let errors = replicas.store_errors();
     replicas[0].signal(Signal::TERM);
     // One of the others learns first that it stops, and takes sessions over; the other one still
     // sends requests on to it.
@@ -110,9 +109,7 @@ async fn c12_a_session_that_was_taken_over_and_ended_is_not_served_by_the_replic
         assert_eq!(client.end_session().await, 204);
         client.move_to(&replicas[asks].address);
         let outcome = client.request("ping", json!({})).await;
-        // A replica whose store does not reply in time serves what it gets.
-        let is_ended = !outcome.is_result() || replicas.store_errors() > errors;
-        assert!(is_ended, "{number}: {outcome:?}");
+        assert!(!outcome.is_result(), "{number}: {outcome:?}");
         tokio::time::sleep(Duration::from_millis(15)).await;
     }
 }

@@ -132,9 +132,11 @@ fn every_sentence_has_its_row_and_every_row_its_sentence_and_its_tests() {
     let is_nightly = |test: &&String| test.ends_with(faults::NIGHTLY);
     let says_so = |test: &&String| named.contains(test) && !faults.contains(*test);
     let silent = nightly.iter().filter(|test| !is_nightly(test) && !says_so(test));
-    problems.extend(silent.map(|test| {
-        format!("{test} does nothing by day, and neither its name nor a row says so")
-    }));
+    problems.extend(
+        silent.map(|test| {
+            format!("{test} does nothing by day, and neither its name nor a row says so")
+        }),
+    );
     let running = tests.iter().filter(|test| is_nightly(test) && !nightly.contains(*test));
     problems.extend(running.map(|test| format!("{test} does not return at once by day")));
     let pages = documents().into_iter().map(|page| page.display().to_string());

@@ -1,7 +1,9 @@
 //! `[fleet]`: several replicas that serve the same clients.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use hyper::Uri;
 use hyper::http::uri::Authority;
@@ -10,7 +12,7 @@ use rustix::system::uname;
 use crate::config::LoadContext;
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{
-    Described, Key, boolean, by_hand, custom, path, settings, string, text, variant,
+    Described, Key, boolean, by_hand, custom, duration_of, path, settings, string, text, variant,
 };
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
@@ -52,6 +54,7 @@ settings! {
     /// #store.password = { file = "secrets/valkey" }
     /// #store.ca = "valkey-ca.crt"
     /// #store.cluster = false
+    /// #store.timeout = "50ms"
     /// #keys = { file = "secrets/fleet-keys" }
     /// #listen = "0.0.0.0:8643"
     /// #advertise = "10.0.0.5:8643"
@@ -140,6 +143,10 @@ settings! {
         /// ```
         ca: Option<PathBuf> = None,
             path("path").optional().default_text("the CAs of the system");
+        /// The longest wait for a reply of the store: 10 ms to 5 s. Requests that need the store
+        /// wait so long. Keep it below a second, because a replica that waits does not renew its
+        /// record, which expires after 5 s.
+        timeout: Duration = Duration::from_millis(50), duration_of(reply_timeout);
     }
 }
 
@@ -225,7 +232,7 @@ fn read_keys(t: &TableReader<'_>, context: &LoadContext<'_>) -> Option<FleetConf
 }
 
 fn read_store(t: &TableReader<'_>, context: &LoadContext<'_>) -> Option<StoreSettings> {
-    let StoreKeys { url: urls, username, ca, cluster, .. } = StoreKeys::read(t);
+    let StoreKeys { url: urls, username, ca, cluster, timeout, .. } = StoreKeys::read(t);
     let password = read_secret(t, "password", &context.resolver, true);
     if !t.has("url") {
         let what = "url is missing: the address of the store";
@@ -256,7 +263,7 @@ fn read_store(t: &TableReader<'_>, context: &LoadContext<'_>) -> Option<StoreSet
         t.error("url", ValueError::new(what, "some of the sentinels or nodes are enough"));
     }
     let login = StoreLogin { username, password };
-    (!urls.is_empty()).then_some(StoreSettings { urls, kind: kind?, login, ca })
+    (!urls.is_empty()).then_some(StoreSettings { urls, kind: kind?, login, ca, timeout })
 }
 
 fn read_sentinels(
@@ -289,6 +296,18 @@ fn store_url(v: &SpannedValue<'_>) -> Parsed<String> {
     Ok(text.to_owned())
 }
 
+/// Parses the longest wait for a reply of the store.
+fn reply_timeout(v: &SpannedValue<'_>) -> Parsed<Duration> {
+    let timeout = value::duration(v)?;
+    match REPLY_TIMEOUTS.contains(&timeout) {
+        true => Ok(timeout),
+        false => Err(ValueError::new(
+            "this is out of bounds",
+            "write \"10ms\" to \"5s\", as in \"50ms\"",
+        )),
+    }
+}
+
 fn host_and_port(v: &SpannedValue<'_>) -> Parsed<String> {
     let text = value::string(v)?;
     match text.parse::<Authority>() {
@@ -314,12 +333,16 @@ fn host_name() -> String {
     uname().nodename().to_string_lossy().into_owned()
 }
 
+/// Bounds of the wait for a reply: less is no time for a network, and the record of a replica that
+/// waits for longer has expired.
+const REPLY_TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(5);
 /// Most URLs of a store: all are tried at once.
 const MAX_URLS: usize = 16;
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::time::Duration;
 
     use crate::config::{Config, Options};
 
@@ -356,6 +379,12 @@ mod tests {
         let advertised = whole.replace("10.0.0.1", "0.0.0.0") + "advertise = \"pod-0.weir:3\"\n";
         let fleet = read(&advertised).expect("sound").fleet.expect("there");
         assert_eq!(fleet.settings.address, "pod-0.weir:3");
+        assert_eq!(fleet.settings.store.timeout, Duration::from_millis(50));
+        for (text, expected) in [("10ms", 10), ("700ms", 700), ("5s", 5_000)] {
+            let waiting = whole.replace(" }", &format!(", timeout = \"{text}\" }}"));
+            let fleet = read(&waiting).expect("sound").fleet.expect("there");
+            assert_eq!(fleet.settings.store.timeout, Duration::from_millis(expected));
+        }
         for (line, replaced, problem) in [
             ("store", "", "store is missing"),
             ("store", "store = {}", "url is missing"),
@@ -363,6 +392,8 @@ mod tests {
             ("store", "store = { url = \"redis://u:p@h\" }", "credentials do not belong"),
             ("store", "store = { url = \"redis://\" }", "not a URL of a store"),
             ("store", "store = { url = [] }", "no URL of the store"),
+            ("store", "store = { url = \"redis://h\", timeout = \"9ms\" }", "out of bounds"),
+            ("store", "store = { url = \"redis://h\", timeout = \"6s\" }", "out of bounds"),
             ("store", "store = { url = [\"redis://h\", \"redis://i\"] }", "several URLs are"),
             ("store", "store = { url = \"redis://h\", sentinel = {} }", "name is missing"),
             (

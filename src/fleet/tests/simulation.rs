@@ -44,6 +44,7 @@ pub(in crate::fleet) fn settings(member: &str) -> FleetSettings {
             kind: StoreKind::Server,
             login: StoreLogin::default(),
             ca: None,
+            timeout: Duration::from_millis(50),
         },
         on_store_down: OnStoreDown::Share,
     }
