@@ -138,7 +138,8 @@ fn stdio(folder: &Path, arguments: &[&str]) -> (Weir, Lines) {
 /// Runs a command in a folder and returns exit code, standard output and standard error.
 fn weir(folder: &Path, arguments: &[&str]) -> (i32, String, String) {
     let mut command = Command::from_std(program());
-    let output = command.args(arguments).current_dir(folder).output().expect("it runs");
+    command.args(arguments).current_dir(folder).timeout(lab::PATIENCE);
+    let output = command.output().expect("it runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it writes text");
     (output.status.code().expect("it exits"), text(output.stdout), text(output.stderr))
 }

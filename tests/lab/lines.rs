@@ -7,6 +7,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use serde_json::Value;
+
 use super::PATIENCE;
 use super::blocking::{PAUSE, pause};
 
@@ -78,6 +80,37 @@ impl Lines {
             if let Some([found]) = self.next([text], begin) {
                 return found;
             }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Waits for a log line with this message about this upstream; earlier lines count.
+    pub(crate) async fn logged(&mut self, message: &str, upstream: &str) -> Value {
+        self.about(0, message, upstream).await
+    }
+
+    /// Waits for a further log line with this message about this upstream.
+    pub(crate) async fn logs(&mut self, message: &str, upstream: &str) -> Value {
+        self.about(self.passed, message, upstream).await
+    }
+
+    async fn about(&mut self, from: usize, message: &str, upstream: &str) -> Value {
+        let begin = Instant::now();
+        // Lines of other programs are null.
+        let is_so = |line: &Value| line["message"] == message && line["upstream"] == upstream;
+        let mut looked_at = from;
+        loop {
+            let lines = self.all();
+            for (number, line) in lines.iter().enumerate().skip(looked_at) {
+                let line = serde_json::from_str(line).unwrap_or_default();
+                if is_so(&line) {
+                    self.passed = self.passed.max(number + 1);
+                    return line;
+                }
+            }
+            looked_at = lines.len();
+            let in_vain = || format!("no '{message}' about {upstream}:\n{}", lines.join("\n"));
+            assert!(begin.elapsed() < PATIENCE, "{}", in_vain());
             tokio::time::sleep(PAUSE).await;
         }
     }

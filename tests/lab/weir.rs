@@ -24,7 +24,7 @@ pub(crate) struct Weir {
     pub(crate) took: Duration,
     pub(crate) child: Child,
     begun: Instant,
-    log: Lines,
+    pub(crate) log: Lines,
 }
 
 impl Weir {
@@ -96,7 +96,7 @@ impl Weir {
         self.log.find_map(|line| parsed(line).filter(|line: &Value| line["message"] == message))
     }
 
-    /// Waits for the next log line with this text.
+    /// Waits for the next log line with this text. More ways to wait are those of `log`.
     pub(crate) async fn logs(&mut self, text: &str) -> String {
         self.log.line(text).await
     }
