@@ -142,7 +142,7 @@ async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_all_the_ti
         losses.len(),
         executions.len(),
         COUNTED.iter().zip(counts).collect::<Vec<_>>(),
-        replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]),
+        replicas.claims(),
     );
     let unexcused: Vec<_> =
         failures.iter().filter(|failure| !losses.iter().any(|it| it.excuses(failure))).collect();
