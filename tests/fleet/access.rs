@@ -131,7 +131,7 @@ async fn a_replica_with_another_key_is_not_ready_and_one_of_another_fleet_is_no_
 /// Makes calls until another replica has taken their session over. None fails.
 async fn call_until_taken_over(replicas: &Replicas, client: &mut Client) {
     let begin = Instant::now();
-    while replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]) == 0 {
+    while replicas.claims() == 0 {
         assert!(begin.elapsed() < PATIENCE, "no replica takes it over");
         assert!(client.call(HUB, json!({})).await.is_result());
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -159,8 +159,7 @@ async fn a_replica_that_stops_is_not_ready_and_still_serves() {
 #[tokio::test]
 async fn the_audit_log_names_the_replica_that_a_request_came_through() {
     let replicas = Replicas::start_with(2, "[audit]\nenabled = true\n", "").await;
-    let mut client = replicas.legacy(0).await;
-    client.move_to(&replicas[1].address);
+    let mut client = replicas.through(1, async || replicas.legacy(0).await).await;
     assert!(client.call(HUB, json!({ "nonce": "through" })).await.is_result());
     let calls = |number: usize| {
         let path = replicas.folder(number).join("state/weir/audit.jsonl");

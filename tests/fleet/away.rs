@@ -48,7 +48,7 @@ async fn c09_a_store_that_is_away_or_empty_ends_nothing() {
     replicas.wait_until_known(3).await;
     check(&replicas, "filled again").await;
     // No replica has taken it over meanwhile: its claim would be in the store.
-    assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 0);
+    replicas.check_all_live("while the store was away");
     // Without the store, a session of a replica that has ended goes on.
     replicas.store.kill().await;
     replicas.kill(0).await;
@@ -57,8 +57,7 @@ async fn c09_a_store_that_is_away_or_empty_ends_nothing() {
     assert_eq!(client.session(), Some(&*id));
     drop(other);
     replicas.store.restart().await;
-    until("its claim is recorded", || replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]) == 1)
-        .await;
+    until("its claim is recorded", || replicas.claims() == 1).await;
 }
 
 #[tokio::test]
@@ -88,7 +87,7 @@ async fn a_store_that_is_full_of_claims_ends_nothing() {
     replicas.kill(0).await;
     client.move_to(&replicas[1].address);
     assert!(client.call(HUB, json!({})).await.is_result());
-    assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 100_000);
+    assert_eq!(replicas.claims(), 100_000);
 }
 
 #[tokio::test]
@@ -118,10 +117,9 @@ async fn c09_a_store_without_memory_ends_nothing_and_is_still_told_who_lives() {
     client.move_to(&replicas[1].address);
     assert!(client.call(HUB, json!({})).await.is_result());
     assert_eq!(client.session(), Some(&*id));
-    assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 0);
+    assert_eq!(replicas.claims(), 0);
     replicas.store.run::<String>(&["CONFIG", "SET", "maxmemory", "0"]);
-    until("its claim is recorded", || replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]) == 1)
-        .await;
+    until("its claim is recorded", || replicas.claims() == 1).await;
 }
 
 #[tokio::test]
@@ -150,7 +148,7 @@ async fn c09_a_store_that_replies_late_keeps_no_request_twice_and_ends_nothing()
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         check_times(&format!("{millis} ms"), took, one_wait());
-        assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 0, "{millis} ms");
+        replicas.check_all_live(&format!("{millis} ms"));
     }
     delay.set(Duration::ZERO);
     replicas.wait_until_known(2).await;
@@ -176,7 +174,7 @@ async fn c09_a_store_that_stands_still_almost_as_long_as_records_live_ends_nobod
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 0, "all of them live");
+    replicas.check_all_live("after the store stood still");
     replicas.take(0).stop().await;
 }
 
@@ -184,9 +182,8 @@ async fn c09_a_store_that_stands_still_almost_as_long_as_records_live_ends_nobod
 async fn c05_a_replica_that_stands_still_keeps_no_request_for_long_and_learns_of_its_loss() {
     let mut replicas = Replicas::start(2).await;
     replicas.alone_by_night().await;
-    let mut client = replicas.legacy(0).await;
-    client.move_to(&replicas[1].address);
-    assert!(client.call(HUB, json!({})).await.is_result());
+    let mut client = replicas.through(1, async || replicas.legacy(0).await).await;
+    let before = replicas.claims();
     replicas[0].signal(Signal::STOP);
     // This one is sent over a connection that stands, and nobody can know whether it is executed.
     let begin = Instant::now();
@@ -201,14 +198,13 @@ async fn c05_a_replica_that_stands_still_keeps_no_request_for_long_and_learns_of
     // some seconds. It ends nevertheless, while the replica stands still.
     let (soon, at_once) = (Duration::from_secs(8), Duration::from_secs(2));
     assert!(!by_night() || took < soon && begin.elapsed() < at_once, "{took:?}");
-    let claims = || replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]);
     // Without a claim it would go back to the one that comes back.
-    until("its claim is recorded", || claims() == 1).await;
+    until("its claim is recorded", || replicas.claims() == before + 1).await;
     replicas[0].signal(Signal::CONT);
     replicas.wait_until_known(2).await;
     client.move_to(&replicas[0].address);
     assert!(client.call(HUB, json!({ "nonce": "after" })).await.is_result());
-    assert_eq!((replicas.executions("after"), claims()), (1, 1));
+    assert_eq!((replicas.executions("after"), replicas.claims()), (1, before + 1));
     replicas.take(1).stop().await;
 }
 
@@ -238,7 +234,7 @@ async fn what_a_client_has_set_is_restored_once_the_store_can_be_read() {
     // Its stream ends, so that the client opens it again.
     let ended = async { while stream.try_next().await.is_ok() {} };
     tokio::time::timeout(PATIENCE, ended).await.expect("in time");
-    assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 1);
+    assert_eq!(replicas.claims(), 1);
     let log = |level: &str| {
         let params = json!({ "level": level, "data": level });
         json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": params }).to_string()

@@ -143,7 +143,7 @@ async fn clients_lose_nothing_while_replicas_are_killed_and_restarted_nightly() 
         losses.len(),
         executions.len(),
         COUNTED.iter().zip(counts).collect::<Vec<_>>(),
-        replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]),
+        replicas.claims(),
     );
     let unexcused: Vec<_> =
         failures.iter().filter(|failure| !losses.iter().any(|it| it.excuses(failure))).collect();

@@ -72,7 +72,7 @@ async fn check_all_use_it(replicas: &Replicas, client: &mut Client) {
     assert!(attempts.iter().all(|attempts| *attempts <= most), "{attempts:?} of {most}");
     // By day a busy machine may take its time.
     assert!(!by_night() || took < SOON, "{took:?}");
-    assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 0, "none counts as dead");
+    replicas.check_all_live("after a failover");
 }
 
 /// Kills a replica, whose session goes on with a claim in the new primary.
@@ -81,8 +81,7 @@ async fn check_claim(mut replicas: Replicas, mut client: Client) {
     replicas.kill(0).await;
     client.move_to(&replicas[1].address);
     assert!(client.call(HUB, json!({})).await.is_result());
-    until("its claim is recorded", || replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]) == 1)
-        .await;
+    until("its claim is recorded", || replicas.claims() == 1).await;
 }
 
 #[tokio::test]

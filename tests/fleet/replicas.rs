@@ -12,7 +12,7 @@ use crate::lab::client::{Client, Revision};
 use crate::lab::ports::free_port;
 use crate::lab::store::TestStore;
 use crate::lab::weir::Weir;
-use crate::lab::{Lab, MachineGuard, PATIENCE, alone_by_night, beside_others};
+use crate::lab::{Lab, MachineGuard, PATIENCE, alone_by_night, beside_others, by_night};
 
 /// Name of the only server.
 pub(crate) const HUB: &str = "hub";
@@ -176,6 +176,42 @@ impl Replicas {
 
     pub(crate) async fn legacy(&self, number: usize) -> Client {
         self[number].client(Revision::LEGACY).await
+    }
+
+    /// Opens a session with `open`, and returns its client once this replica has sent a request of
+    /// it on. On a busy machine it may not reach the owner in time, and takes the session over.
+    pub(crate) async fn through(&self, number: usize, open: impl AsyncFn() -> Client) -> Client {
+        let begin = Instant::now();
+        loop {
+            let (before, mut client) = (self.claims(), open().await);
+            client.move_to(&self[number].address);
+            assert!(client.request("ping", json!({})).await.is_result());
+            if self.claims() == before {
+                return client;
+            }
+            assert!(begin.elapsed() < PATIENCE, "it takes over every session");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Number of sessions that were taken over or ended.
+    pub(crate) fn claims(&self) -> usize {
+        self.store.run(&["HLEN", "{weir}:claims"])
+    }
+
+    /// Checks that no replica has counted as ended, so that no session was taken over. By day a
+    /// busy machine may have kept one replica from another, as their metrics tell.
+    pub(crate) fn check_all_live(&self, when: &str) {
+        let claims = self.claims();
+        if claims == 0 {
+            return;
+        }
+        let unreachable = self.numbers().map(|number| {
+            self.status(number)["fleet"]["hops"]["unreachable"].as_u64().expect("a number")
+        });
+        let unreachable = unreachable.sum::<u64>();
+        eprintln!("{when}: {claims} sessions taken over, {unreachable} times no replica reached");
+        assert!(!by_night() && claims as u64 <= unreachable, "{when}: {claims} taken over");
     }
 
     /// Replaces the keys of the fleet; replicas read them when they start.

@@ -57,8 +57,7 @@ async fn c01_a_session_goes_on_after_its_replica_was_killed() {
 #[tokio::test]
 async fn c02_a_call_on_a_replica_that_was_killed_ends_with_an_error_and_is_not_repeated() {
     let mut replicas = Replicas::start(2).await;
-    let mut client = replicas.legacy(0).await;
-    client.move_to(&replicas[1].address);
+    let mut client = replicas.through(1, async || replicas.legacy(0).await).await;
     let arguments = json!({ "nonce": "lost", "fault": json!({ "never": true }).to_string() });
     let calling = client.call(HUB, arguments);
     let killing = async {

@@ -15,6 +15,7 @@ use crate::lab::client::{CallStream, Client, Revision};
 use crate::lab::night::bound;
 use crate::lab::store::TestStore;
 use crate::lab::{Lab, PATIENCE};
+use crate::questions::asked_client;
 use crate::replicas::{HUB, Replicas};
 
 /// Text of a notification of the hub, sent often, because the gateway looks at its list only then.
@@ -222,9 +223,7 @@ const READERS: usize = 8;
 #[tokio::test]
 async fn large_results_for_slow_readers_take_no_memory_of_the_replica_that_passes_them_on() {
     let replicas = Replicas::start(2).await;
-    let mut client = replicas.legacy(0).await;
-    client.move_to(&replicas[1].address);
-    assert!(client.request("ping", json!({})).await.is_result());
+    let client = replicas.through(1, async || replicas.legacy(0).await).await;
     let before = [0, 1].map(|number| replicas[number].resources().resident_bytes);
     let mut streams = Vec::new();
     for id in 0..READERS {
@@ -283,9 +282,9 @@ async fn open_call(address: &str, session: &str, id: usize) -> TcpStream {
 async fn the_end_of_a_replica_that_passes_requests_on_is_a_lost_connection_to_the_one_that_runs_them()
  {
     let mut replicas = Replicas::start(3).await;
-    let (at, capabilities) = (&replicas[0].address, json!({ "elicitation": {} }));
-    let mut client = Client::declaring(capabilities, at, Revision::LEGACY, None).await;
-    client.move_to(&replicas[1].address);
+    let open = async || asked_client(&replicas, 0, Revision::LEGACY).await;
+    let mut client = replicas.through(1, open).await;
+    let before = replicas.claims();
     let mut notifications = client.notifications().await.expect("it opens");
     // A question, after which the call never ends.
     let question = json!({
@@ -304,7 +303,7 @@ async fn the_end_of_a_replica_that_passes_requests_on_is_a_lost_connection_to_th
     // The session is where it was, and has a stream again.
     let mut notifications = client.notifications().await.expect("it opens");
     assert!(client.call(HUB, json!({ "nonce": "next" })).await.is_result());
-    assert_eq!(replicas.store.run::<usize>(&["HLEN", "{weir}:claims"]), 0);
+    assert_eq!(replicas.claims(), before);
     replicas.lab.evil(HUB).script(changed(1));
     assert_eq!(notifications.next().await["method"], "notifications/tools/list_changed");
     // A call of this era goes on without its client, and is not cancelled.
@@ -317,8 +316,7 @@ async fn the_end_of_a_replica_that_passes_requests_on_is_a_lost_connection_to_th
 #[tokio::test]
 async fn a_replica_that_stops_ends_the_streams_that_it_passes_on() {
     let mut replicas = Replicas::start(2).await;
-    let mut client = replicas.legacy(0).await;
-    client.move_to(&replicas[1].address);
+    let client = replicas.through(1, async || replicas.legacy(0).await).await;
     let mut stream = client.notifications().await.expect("it opens");
     let took = replicas.take(1).stop().await;
     while stream.try_next().await.is_ok() {}
