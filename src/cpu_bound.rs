@@ -51,10 +51,16 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread::ThreadId;
+    use std::time::Duration;
+
+    /// Longest wait for the other task where it must run: without [`block_in_place`] it never does.
+    const PATIENCE: Duration = Duration::from_secs(20);
+    /// Wait for it where it cannot run.
+    const GLANCE: Duration = Duration::from_millis(200);
 
     /// Returns whether another task of the only worker runs while this work is done; otherwise the
     /// work waits for it until the time is up.
-    async fn lets_others_run(items: usize) -> bool {
+    async fn lets_others_run(items: usize, time: Duration) -> bool {
         let ran = Arc::new(AtomicBool::new(false));
         let (begun, sees) = (Arc::clone(&ran), Arc::clone(&ran));
         let tasks = tokio_util::task::TaskTracker::new();
@@ -63,7 +69,7 @@ mod tests {
                 .spawn(async move { begun.store(true, Ordering::Release) });
             run(items, || {
                 let begin = std::time::Instant::now();
-                while !sees.load(Ordering::Acquire) && begin.elapsed().as_millis() < 200 {
+                while !sees.load(Ordering::Acquire) && begin.elapsed() < time {
                     std::thread::yield_now();
                 }
                 sees.load(Ordering::Acquire)
@@ -74,13 +80,13 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn long_work_lets_the_other_tasks_of_its_worker_run() {
-        assert!(lets_others_run(1_000_000).await);
-        assert!(!lets_others_run(LONG_WORK_ITEMS - 1).await, "short work is not worth it");
+        assert!(lets_others_run(1_000_000, PATIENCE).await);
+        assert!(!lets_others_run(LONG_WORK_ITEMS - 1, GLANCE).await, "short work is not worth it");
     }
 
     #[tokio::test]
     async fn on_a_single_thread_work_is_done_in_its_turn() {
-        assert!(!lets_others_run(1_000_000).await);
+        assert!(!lets_others_run(1_000_000, GLANCE).await);
     }
 
     /// Sends the id of the thread that drops it.

@@ -446,7 +446,8 @@ fn block() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4_000))]
+    // `PROPTEST_CASES` asks for more by night.
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(1_000)))]
 
     #[test]
     fn whoever_reads_along_finds_what_is_found_in_the_whole(
@@ -478,7 +479,7 @@ fn letters() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(500)))]
 
     #[test]
     fn looking_again_changes_nothing_more(

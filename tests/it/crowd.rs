@@ -32,7 +32,7 @@ use server::{Server, needs_input};
 
 const CLIENTS: u64 = 200;
 /// Calls in each cell: by day, and nightly in an optimized build. Without it a million takes hours.
-const CALLS: u64 = 2_000;
+const CALLS: u64 = 1_000;
 const NIGHTLY_CALLS: u64 = 1_000_000;
 
 /// Bytes that either side may write before the other reads.

@@ -33,12 +33,13 @@ use weir::app::ReloadOutcome;
 use weir::mcp::kind::Kind;
 use weir::mcp::revision::Revision;
 
+use crate::by_night;
 use crate::cell::{CLIENTS, UPSTREAMS};
 use crate::tasks::BOTH;
 use crate::upstream::{Cursors, Replies, Script};
 use crate::world::{World, pass};
 use client::{ClientAbilities, SimulatedClient};
-pub(crate) use dice::Dice;
+pub(crate) use dice::{Dice, first_seed};
 use ledger::Ledger;
 use rules::{Edit, Rules};
 use server::Server;
@@ -118,7 +119,7 @@ fn what_is_promised_holds_in_every_history() {
         failures.flatten().collect::<Vec<_>>()
     });
     let (done, seconds) = (next.into_inner().min(to) - from, begin.elapsed().as_secs_f64());
-    eprintln!("{done} seeds in {seconds:.1} s, {:.1}/s", done as f64 / seconds);
+    eprintln!("{done} seeds from {from} in {seconds:.1} s, {:.1}/s", done as f64 / seconds);
     assert!(failures.is_empty(), "\n{}", failures.join("\n\n"));
     let counts = counts.into_inner().expect("nobody panics here");
     eprintln!("{counts:?}");
@@ -151,12 +152,13 @@ fn seeds() -> (u64, u64, Duration) {
     if let Some(seed) = number("WEIR_SEED") {
         return (seed, seed + 1, Duration::MAX);
     }
-    let is_night = std::env::var_os("WEIR_NIGHTLY").is_some() && cfg!(not(debug_assertions));
-    match number("WEIR_SEEDS") {
-        Some(count) => (0, count, Duration::MAX),
-        None if is_night => (0, NIGHTLY_SEEDS, NIGHT),
-        None => (0, SEEDS, Duration::MAX),
-    }
+    let first = first_seed();
+    let (count, time) = match number("WEIR_SEEDS") {
+        Some(count) => (count, Duration::MAX),
+        None if by_night() => (NIGHTLY_SEEDS, NIGHT),
+        None => (SEEDS, Duration::MAX),
+    };
+    (first, first + count, time)
 }
 
 /// Runs a seed, and some seeds twice. Returns the violations, with the command that replays them.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use weir::mcp::kind::Kind;
 
+use crate::by_night;
 use crate::cell::{SIDES, Side};
 use crate::client::keys_of;
 use crate::upstream::{Script, definition};
@@ -95,11 +96,7 @@ fn happen(world: &World, list_event: &ListEvent) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 48,
-        failure_persistence: None,
-        ..Default::default()
-    })]
+    #![proptest_config(ProptestConfig::with_cases(if by_night() { 1_000 } else { 48 }))]
 
     #[test]
     fn a_walk_returns_what_stays_visible_exactly_once(

@@ -166,7 +166,7 @@ const SPARE_BYTES: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    //! With real processes and a real clock.
+    //! With real processes.
 
     use super::*;
 
@@ -209,11 +209,22 @@ mod tests {
         wait_until_gone(&std::fs::read_to_string(folder.path().join("left")).expect("a number"));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_command_that_takes_too_long_is_ended_with_all_that_it_has_started() {
         let folder = tempfile::tempdir().expect("a folder");
         let script = "echo hunter2; sleep 1000 & echo $! > left; echo $$ > self; wait";
+        let last = folder.path().join("self");
+        // The paused clock stands still while a blocking thread is at work.
+        let waits = tokio::task::spawn_blocking(move || {
+            let (begin, patience) = (std::time::Instant::now(), Duration::from_secs(60));
+            let is_written =
+                || std::fs::read_to_string(&last).is_ok_and(|text| text.ends_with('\n'));
+            while !is_written() && begin.elapsed() < patience {
+                std::thread::yield_now();
+            }
+        });
         let messages = sh(script, folder.path(), Duration::from_secs(3)).await;
+        waits.await.expect("no panic");
         assert_eq!(messages, Err("gave no secret within 3 s".to_owned()));
         for process in ["left", "self"] {
             wait_until_gone(

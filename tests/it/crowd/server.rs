@@ -32,8 +32,9 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// Number of waiting calls from which on a random one gets its turn.
 const MAX_WAITING: usize = 50;
-/// Time without a new call after which all get their turn.
-const IDLE_TIME: Duration = Duration::from_millis(3);
+/// Time without a new call after which all get their turn: longer than a busy machine needs for a
+/// call, or each would come alone.
+const IDLE_TIME: Duration = Duration::from_millis(50);
 
 pub(super) struct Server {
     is_modern: bool,

@@ -1,5 +1,7 @@
 //! Pseudo-random numbers from a seed (SplitMix64).
 
+use crate::by_night;
+
 #[derive(Debug, Clone)]
 pub(crate) struct Dice(u64);
 
@@ -36,4 +38,16 @@ impl Dice {
     pub(crate) fn one_in(&mut self, of: u64) -> bool {
         self.below(of) == 0
     }
+}
+
+/// First seed of a test that counts its seeds up: by day 0; by night one that the seed of the
+/// property tests determines, so that each night tries other ones.
+pub(crate) fn first_seed() -> u64 {
+    if !by_night() {
+        return 0;
+    }
+    let run = std::env::var("PROPTEST_RNG_SEED").expect("cargo sets it");
+    let run: u64 = run.parse().expect("a number");
+    // A test counts less far, so that two nights have no seed in common.
+    (run % (1 << 32)) << 20
 }
