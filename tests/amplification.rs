@@ -19,12 +19,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use peak_alloc::PeakAlloc;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::task::TaskTracker;
 use weir::app::App;
@@ -200,13 +201,13 @@ fn peak_growth(work: impl FnOnce()) -> usize {
     MEMORY.peak_usage().saturating_sub(before)
 }
 
-/// Ratio of the minimum durations; the minimum excludes other work of the machine. A suspicious
+/// Ratio of the minimum processor times, which exclude other work of the machine. A suspicious
 /// ratio is measured more often.
 fn times_as_long(mut one: impl FnMut(), mut other: impl FnMut()) -> f64 {
     let once = |work: &mut dyn FnMut()| {
-        let begin = Instant::now();
+        let begin = cpu_time();
         work();
-        begin.elapsed()
+        cpu_time() - begin
     };
     let (mut first, mut second) = (Duration::MAX, Duration::MAX);
     for round in 0..60 {
@@ -217,6 +218,11 @@ fn times_as_long(mut one: impl FnMut(), mut other: impl FnMut()) -> f64 {
         second = second.min(once(&mut other).max(Duration::from_micros(20)));
     }
     first.as_secs_f64() / second.as_secs_f64()
+}
+
+/// Processor time of this thread so far.
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::ThreadCPUTime).try_into().expect("it does not go back")
 }
 
 fn shown(input: &[u8]) -> String {

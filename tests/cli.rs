@@ -1,5 +1,7 @@
 //! The commands, as a person or a script uses them: whole outputs and exit codes.
 
+#![allow(clippy::disallowed_types, reason = "the lab reads JSON of a running Weir")]
+
 #[path = "cli/auditing.rs"]
 mod auditing;
 #[path = "cli/calling.rs"]
@@ -12,6 +14,8 @@ mod explain;
 mod failing;
 #[path = "cli/keys.rs"]
 mod keys;
+#[path = "lab/mod.rs"]
+mod lab;
 #[path = "cli/missing.rs"]
 mod missing;
 #[path = "cli/operating.rs"]
@@ -20,8 +24,6 @@ mod operating;
 mod orphans;
 #[path = "cli/pins.rs"]
 mod pins;
-#[path = "lab/ports.rs"]
-mod ports;
 #[path = "cli/probing.rs"]
 mod probing;
 #[path = "cli/reading.rs"]
@@ -55,13 +57,14 @@ mod telling;
 #[path = "cli/watching.rs"]
 mod watching;
 
-use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
-use std::process::{Child, ChildStderr, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use assert_cmd::Command;
 use insta::assert_snapshot;
+use lab::lines::Lines;
+use lab::weir::Weir;
 use tempfile::TempDir;
 
 const GREETING: &str = "---
@@ -115,31 +118,28 @@ fn program() -> std::process::Command {
     command
 }
 
-/// Starts `weir serve` in a folder; returns the process, its further log, and the line that
-/// reported it ready.
-fn serve(folder: &Path) -> (Child, Lines<BufReader<ChildStderr>>, String) {
-    let (weir, log, [ready]) = serve_until(folder, ["\"ready\""]);
-    (weir, log, ready)
+/// Starts `weir serve` in a folder and waits until it is ready.
+fn serve(folder: &Path) -> Weir {
+    let mut command = program();
+    command.arg("serve").current_dir(folder);
+    Weir::serve(command)
 }
 
-/// Starts `weir serve` in a folder; returns the process, its further log, and a line for each of
-/// these texts, which come in any order.
-fn serve_until<const N: usize>(
-    folder: &Path,
-    texts: [&str; N],
-) -> (Child, Lines<BufReader<ChildStderr>>, [String; N]) {
+/// Starts `weir stdio` in a folder with pipes to this test, and returns the lines of its output.
+fn stdio(folder: &Path, arguments: &[&str]) -> (Weir, Lines) {
     let mut command = program();
-    command.arg("serve").current_dir(folder).stderr(Stdio::piped());
-    let mut weir = command.spawn().expect("it starts");
-    let mut log = BufReader::new(weir.stderr.take().expect("a pipe"));
-    let lines = serving::lines_with(&mut log, texts);
-    (weir, log.lines(), lines)
+    command.arg("stdio").args(arguments).current_dir(folder);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut weir = Weir::spawn(command);
+    let output = Lines::of(weir.child.stdout.take().expect("piped"));
+    (weir, output)
 }
 
 /// Runs a command in a folder and returns exit code, standard output and standard error.
 fn weir(folder: &Path, arguments: &[&str]) -> (i32, String, String) {
     let mut command = Command::from_std(program());
-    let output = command.args(arguments).current_dir(folder).output().expect("it runs");
+    command.args(arguments).current_dir(folder).timeout(lab::PATIENCE);
+    let output = command.output().expect("it runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it writes text");
     (output.status.code().expect("it exits"), text(output.stdout), text(output.stderr))
 }
@@ -185,11 +185,9 @@ fn scripted(name: &str) -> String {
     format!("[upstreams.{name}]\ncommand = \"sh\"\nargs = [\"{name}.sh\"]\n")
 }
 
-/// Whether a process runs. A zombie does not.
+/// Whether the process with the id that a script wrote runs.
 fn runs(process: &str) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
-    state.is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
+    lab::runs(process.trim().parse().expect("a number"))
 }
 
 /// Whether such a script was started.

@@ -29,7 +29,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 /// Generous, because it only limits how long a broken test takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A plain `cargo test` builds the examples first; narrowed to this file it does not.
 fn example(name: &str) -> PathBuf {

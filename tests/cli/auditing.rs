@@ -1,17 +1,19 @@
 //! The audit log seen from outside the program: its location, its state after a crash, and the
 //! commands that read it.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 use insta::assert_snapshot;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::serving::{line_with, terminate};
-use super::{folder, weir};
+use super::serving::terminate;
+use super::{folder, serve, weir};
+use crate::lab::blocking::wait_for_exit;
+use crate::lab::http::post;
+use crate::lab::lines::Lines;
+use crate::lab::weir::Weir;
 
 /// Configuration that records into `state/audit.jsonl`.
 fn config(audit: &str) -> String {
@@ -21,60 +23,22 @@ fn config(audit: &str) -> String {
     )
 }
 
-/// Starts `weir serve` and returns its address.
-fn serve(folder: &Path) -> (Child, String) {
-    let mut command = crate::program();
-    command.arg("serve").current_dir(folder).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut weir = command.spawn().expect("it starts");
-    let mut log = BufReader::new(weir.stderr.take().expect("a pipe"));
-    let ready = line_with(&mut log, "\"ready\"");
-    let (_, rest) = ready.split_once("\"endpoint\":\"http://").expect("it says where");
-    let address = rest.split('/').next().expect("an address").to_owned();
-    // The log has to be drained.
-    std::thread::spawn(move || log.lines().for_each(drop));
-    (weir, address)
+/// Prompt with its argument.
+fn greet() -> Value {
+    json!({ "name": "house__greeting", "arguments": { "who": "Ada" } })
 }
 
-/// Response to a modern request.
-fn request(address: &str, method: &str, params: &str) -> String {
-    request_with_key(address, None, method, params)
-}
-
-/// Response to a modern request with this key.
-fn request_with_key(address: &str, key: Option<&str>, method: &str, params: &str) -> String {
-    let shown = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
-    let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
-    let body =
-        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{params}{meta}}}}}"#);
-    let name = params.split('"').nth(3).unwrap_or_default();
-    let mut stream = TcpStream::connect(address).expect("it listens");
-    write!(
-        stream,
-        "POST /mcp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nConnection: close\r\n\
-         MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: {method}\r\nMcp-Name: {name}\r\n{shown}\
-         Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .expect("written");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    answer
-}
-
-const GREET: &str = r#""name":"house__greeting","arguments":{"who":"Ada"},"#;
-
-fn stop(mut weir: Child) {
-    terminate(&weir);
-    assert!(weir.wait().expect("it ends").success());
+fn get(served: &Weir, key: Option<&str>, params: Value) -> String {
+    post(&served.address, key, "prompts/get", params)
 }
 
 #[test]
 fn a_log_is_read_in_words_and_checked() {
     let folder = folder(&config(""));
-    let (weir_itself, address) = serve(folder.path());
-    assert!(request(&address, "prompts/get", GREET).contains("Hello, Ada!"));
-    assert!(request(&address, "prompts/get", r#""name":"house__x","#).contains("Unknown prompt"));
-    stop(weir_itself);
+    let mut served = serve(folder.path());
+    assert!(get(&served, None, greet()).contains("Hello, Ada!"));
+    assert!(get(&served, None, json!({ "name": "house__x" })).contains("Unknown prompt"));
+    served.end();
 
     let (code, out, err) = weir(folder.path(), &["audit", "tail"]);
     assert_eq!((code, &*err), (0, ""));
@@ -116,27 +80,24 @@ fn the_log_is_followed_for_one_client() {
     let key = "a long and random text that is somebody's key";
     let hash = Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let folder = folder(&config(&format!("{more}{hash}\"]")));
-    let (weir_itself, address) = serve(folder.path());
-    let prompt = |name: &str| format!(r#""name":"house__{name}","#);
-    request(&address, "prompts/get", &prompt("first"));
+    let mut served = serve(folder.path());
+    let prompt = |name: &str| json!({ "name": format!("house__{name}") });
+    get(&served, None, prompt("first"));
     let mut command = crate::program();
     command.args(["audit", "tail", "-f", "--client", "anonymous"]).current_dir(folder.path());
     let mut tail = command.stdout(Stdio::piped()).spawn().expect("it starts");
-    let mut lines = BufReader::new(tail.stdout.take().expect("a pipe")).lines();
-    let mut next = || lines.next().expect("a line").expect("text");
+    let mut lines = Lines::of(tail.stdout.take().expect("a pipe"));
     // After this line, all other lines are written while the log is followed.
-    let line = next();
-    assert!(line.contains("anonymous  prompts/get  house__first"), "{line}");
+    lines.wait_for("anonymous  prompts/get  house__first");
     for number in 0..3 {
-        request_with_key(&address, Some(key), "prompts/get", &prompt("hers"));
-        request(&address, "prompts/get", &prompt(&number.to_string()));
-        let line = next();
-        let expected = format!("anonymous  prompts/get  house__{number}  refused");
-        assert!(line.contains(&expected), "{line}");
+        get(&served, Some(key), prompt("hers"));
+        get(&served, None, prompt(&number.to_string()));
+        lines.wait_for(&format!("anonymous  prompts/get  house__{number}  refused"));
     }
     terminate(&tail);
-    tail.wait().expect("it ends");
-    stop(weir_itself);
+    wait_for_exit(&mut tail);
+    assert_eq!(lines.wait_for_end().len(), 4, "{:?}", lines.all());
+    served.end();
     let (_, out, _) = weir(folder.path(), &["audit", "tail", "--client", "ann"]);
     assert_eq!(out.matches("  ann  prompts/get  house__hers  refused").count(), 3, "{out}");
     assert_eq!(out.lines().count(), 3, "{out}");
@@ -147,10 +108,10 @@ fn what_is_killed_leaves_a_log_that_goes_on() {
     let folder = folder(&config("on_error = \"refuse\""));
     let path = folder.path().join("state/audit.jsonl");
     for torn in ["", "{\"seq\":9,\"ti"] {
-        let (mut weir_itself, address) = serve(folder.path());
-        assert!(request(&address, "prompts/get", GREET).contains("Hello, Ada!"));
-        kill_process(Pid::from_child(&weir_itself), Signal::KILL).expect("it runs");
-        weir_itself.wait().expect("it ends");
+        let mut served = serve(folder.path());
+        assert!(get(&served, None, greet()).contains("Hello, Ada!"));
+        served.signal(Signal::KILL);
+        served.wait();
         let text = std::fs::read_to_string(&path).expect("a log");
         assert!(text.lines().any(|line| line.contains("\"admitted\"")), "{text}");
         std::fs::write(&path, text + torn).expect("written");
@@ -158,8 +119,8 @@ fn what_is_killed_leaves_a_log_that_goes_on() {
         assert_eq!((code, &*err), (0, ""), "{out}");
         assert_eq!(out.contains("1 line was torn by a crash"), !torn.is_empty(), "{out}");
     }
-    let (weir_itself, _) = serve(folder.path());
-    stop(weir_itself);
+    let mut served = serve(folder.path());
+    served.end();
     let (code, out, err) = weir(folder.path(), &["audit", "verify"]);
     assert!(code == 0 && out.contains("1 line was torn by a crash"), "{out}{err}");
 }
@@ -185,31 +146,31 @@ fn a_log_that_cannot_be_written_is_a_mistake_of_the_configuration() {
 #[test]
 fn two_processes_write_beside_each_other_and_standard_output_is_good_too() {
     let folder = folder(&config(""));
-    let served = [serve(folder.path()), serve(folder.path())];
-    for (weir_itself, address) in served {
-        assert!(request(&address, "prompts/get", GREET).contains("Hello, Ada!"));
-        stop(weir_itself);
+    for mut served in [serve(folder.path()), serve(folder.path())] {
+        assert!(get(&served, None, greet()).contains("Hello, Ada!"));
+        served.end();
     }
     let (code, out, _) = weir(folder.path(), &["audit", "verify"]);
     let whole = out.lines().filter(|line| line.contains("intact; 1 file, 3 lines")).count();
     assert_eq!((code, whole), (0, 2), "{out}");
 
     std::fs::write(folder.path().join("weir.toml"), config("path = \"-\"")).expect("written");
-    let (mut weir_itself, address) = serve(folder.path());
-    assert!(request(&address, "prompts/get", GREET).contains("Hello, Ada!"));
-    terminate(&weir_itself);
-    let mut out = String::new();
-    weir_itself.stdout.take().expect("a pipe").read_to_string(&mut out).expect("text");
-    assert!(out.lines().count() == 3 && out.contains("\"prompts/get\""), "{out}");
-    assert!(weir_itself.wait().expect("it ends").success());
+    let mut command = crate::program();
+    command.arg("serve").current_dir(folder.path()).stdout(Stdio::piped());
+    let mut served = Weir::serve(command);
+    let output = Lines::of(served.child.stdout.take().expect("a pipe"));
+    assert!(get(&served, None, greet()).contains("Hello, Ada!"));
+    served.end();
+    let out = output.wait_for_end();
+    assert!(out.len() == 3 && out.concat().contains("\"prompts/get\""), "{out:?}");
 }
 
 #[test]
 fn nothing_is_recorded_of_one_person_alone() {
     let folder = folder(&config("").replace("enabled = true\n", ""));
-    let (weir_itself, address) = serve(folder.path());
-    assert!(request(&address, "prompts/get", GREET).contains("Hello, Ada!"));
-    stop(weir_itself);
+    let mut served = serve(folder.path());
+    assert!(get(&served, None, greet()).contains("Hello, Ada!"));
+    served.end();
     assert!(!folder.path().join("state/audit.jsonl").exists());
     let (code, _, err) = weir(folder.path(), &["audit", "tail"]);
     assert_eq!(code, 2);

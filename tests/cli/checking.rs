@@ -5,9 +5,8 @@ use std::path::Path;
 use assert_cmd::Command;
 use insta::assert_snapshot;
 
-use super::serving::terminate;
-use super::{LIBRARY_CONFIG, folder, script, scripted, serve_until, was_started, weir};
-use crate::ports::free_port;
+use super::{LIBRARY_CONFIG, folder, script, scripted, serve, was_started, weir};
+use crate::lab::ports::free_port;
 
 #[test]
 fn check_reports_each_upstream_and_fails_if_one_cannot_be_used() {
@@ -144,8 +143,8 @@ fn what_is_malformed_is_named_with_its_member_by_the_log_status_and_check() {
     let folder = folder(&format!("{listeners}{}", scripted("hub")));
     let tools = r#""result":{"tools":[{"name":"good","inputSchema":{"type":"object"}},{"name":"bad","title":7,"inputSchema":{"type":"object"}}]}"#;
     script(folder.path(), "hub", &[("tools/list", tools)]);
-    let (mut running, log, [_, line]) =
-        serve_until(folder.path(), ["\"ready\"", "items excluded from the list"]);
+    let mut running = serve(folder.path());
+    let line = running.wait_for_log("items excluded from the list");
     assert!(
         line.contains(r#""problems":"\"bad\" cannot be used: `title` is not a string""#),
         "{line}"
@@ -155,9 +154,7 @@ fn what_is_malformed_is_named_with_its_member_by_the_log_status_and_check() {
         let (code, out, err) = weir(folder.path(), &[command]);
         assert!(code == 0 && out.contains(left_out), "{code} {out}{err}");
     }
-    terminate(&running);
-    log.for_each(drop);
-    assert!(running.wait().expect("it ends").success());
+    running.end();
 }
 
 #[test]

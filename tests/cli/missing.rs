@@ -7,6 +7,8 @@ use assert_cmd::Command;
 
 use super::operating::Served;
 use super::{folder, program, script, scripted};
+use crate::lab::PATIENCE;
+use crate::lab::blocking::pause;
 
 const LIST: &str = r#""result":{"prompts":[{"name":"x"},{"name":"y"}]}"#;
 
@@ -78,7 +80,8 @@ fn each_reason_for_a_missing_prompt_is_told_by_status_explain_and_the_list_in_th
         {
             break status;
         }
-        assert!(begin.elapsed() < std::time::Duration::from_secs(30), "{status}");
+        assert!(begin.elapsed() < PATIENCE, "{status}");
+        pause();
     };
     let list = served.post("prompts/list");
     let (_, partial) = list.split_once("\"weir/partial\":[").expect("it is not whole");

@@ -5,10 +5,12 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use super::operating::{OPEN, Served};
-use super::serving::terminate;
 use super::{folder, serve};
-use crate::ports::free_port;
+use crate::lab::night::bound;
+use crate::lab::ports::free_port;
 
 /// Keeps 64 connections open that send nothing or half a head, opens 20 more each second while
 /// `probe` is called for three seconds, twice at least, and returns the durations of the calls,
@@ -58,7 +60,8 @@ fn probes_are_answered_while_silent_and_half_spoken_connections_keep_coming() {
         assert_eq!(served.get(paths.next().expect("endless")).0, 200);
     });
     // A wait for connections that keep coming recurs; a stall of the machine delays one probe.
-    assert!(durations[1] < Duration::from_secs(1), "{:?}", &durations[..2]);
+    // Each of those connections may stay for ten seconds.
+    assert!(durations[1] < bound(5_000, 1_000), "{:?}", &durations[..2]);
 }
 
 #[test]
@@ -66,14 +69,15 @@ fn clients_are_answered_while_silent_connections_take_all_places() {
     let served = Served::start_in(OPEN, |folder| {
         let file = folder.join("weir.toml");
         let text = std::fs::read_to_string(&file).expect("it was written");
-        let text = text.replace("[server]\n", "[server]\nmax_connections = 32\n");
+        let more = "[server]\nmax_connections = 32\ntimeouts.head = \"60s\"\n";
+        let text = text.replace("[server]\n", more);
         std::fs::write(file, text).expect("written");
     });
     let durations = durations_under_attack(&served.host, || {
         assert!(served.post("prompts/list").starts_with("HTTP/1.1 200"));
     });
-    // Each of the earlier connections may take its second.
-    assert!(durations[0] < Duration::from_secs(8), "{:?}", durations[0]);
+    // Each of the earlier connections may take its second, and none ends by itself in this time.
+    assert!(durations[0] < bound(30_000, 8_000), "{:?}", durations[0]);
 }
 
 /// Result of `weir health` with these arguments.
@@ -106,7 +110,7 @@ fn health_tells_ready_from_alive_and_both_from_nothing() {
     });
     served.wait_for("/readyz", |status, _| status == 200);
     assert_eq!(health(&served, &[]), result(0, "ready\n", ""));
-    terminate(&served.weir);
+    served.weir.signal(Signal::TERM);
     served.wait_for("/readyz", |status, _| status == 503);
     let stopping = "weir: alive, not ready: endpoint: stopping\n";
     assert_eq!(health(&served, &[]), result(1, "", stopping));
@@ -161,12 +165,10 @@ fn health_asks_the_endpoint_where_operators_have_none() {
         )
     };
     let folder = folder(&text(port));
-    let (mut weir, log, _) = serve(folder.path());
-    std::thread::spawn(move || log.for_each(drop));
+    let mut weir = serve(folder.path());
     let requested = super::weir(folder.path(), &["health"]);
     assert_eq!(requested, result(0, "ready\n", ""));
-    terminate(&weir);
-    assert!(weir.wait().expect("it ends").success());
+    weir.end();
     let (code, out, err) = super::weir(folder.path(), &["health"]);
     assert_eq!((code, out.as_str()), (4, ""));
     let expected = format!(
@@ -187,7 +189,8 @@ fn health_waits_no_longer_than_it_is_told() {
     let took = start.elapsed();
     assert_eq!(code, 4);
     assert!(err.contains("no response within 1s"), "{err}");
-    assert!((1..8).contains(&took.as_secs()), "{took:?}");
+    // The default is three seconds.
+    assert!(took >= Duration::from_secs(1) && took < bound(30_000, 2_900), "{took:?}");
     let (code, _, _) = super::weir(folder.path(), &["health", "--timeout", "0"]);
     assert_eq!(code, 2);
 }

@@ -1,67 +1,34 @@
 //! Configuration reload of `weir serve` and `weir stdio`: saved files, new files, SIGHUP.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-use super::serving::{line_with, lines_with, terminate};
-use super::{folder, runs, script, scripted};
-use crate::ports::free_port;
+use super::{folder, runs, script, scripted, serve, stdio};
+use crate::lab::http::exchange;
+use crate::lab::ports::free_port;
+use crate::lab::weir::Weir;
 
 const HEAD: &str = "include = [\"conf.d/*.toml\"]\n[server]\nlisten = \"127.0.0.1:0\"\n\
                     [log]\nformat = \"json\"\n";
 
-/// A running `weir serve`, and its log.
-struct Served {
-    weir: Child,
-    log: BufReader<ChildStderr>,
-}
-
 /// Messages of the log.
-const READY: &str = "\"ready\"";
 const LISTED: &str = "\"upstream listed\"";
 const RELOADED: &str = "the configuration was reloaded";
 
-impl Served {
-    fn start(folder: &Path) -> Self {
-        Self::start_until(folder, &["serve"], [READY])
-    }
+/// Starts `weir serve` and waits until this number of upstreams is listed.
+fn serve_listed<const N: usize>(folder: &Path) -> Weir {
+    let mut served = serve(folder);
+    served.wait_for_logs([LISTED; N]);
+    served
+}
 
-    /// Starts Weir with these arguments and waits for these texts in its log, in any order.
-    fn start_until<const N: usize>(folder: &Path, arguments: &[&str], texts: [&str; N]) -> Self {
-        let mut command = crate::program();
-        command.args(arguments).current_dir(folder).stderr(Stdio::piped());
-        let mut weir = command.spawn().expect("it starts");
-        let mut log = BufReader::new(weir.stderr.take().expect("a pipe"));
-        lines_with(&mut log, texts);
-        Self { weir, log }
-    }
-
-    fn send_sighup(&self) {
-        kill_process(Pid::from_child(&self.weir), Signal::HUP).expect("it runs");
-    }
-
-    fn wait_for_log(&mut self, text: &str) -> String {
-        line_with(&mut self.log, text)
-    }
-
-    /// Waits for a reload and for the list of the upstream that it starts, in any order; returns
-    /// the line about the reload.
-    fn wait_for_reload_and_list(&mut self) -> String {
-        let [reloaded, _] = lines_with(&mut self.log, [RELOADED, LISTED]);
-        reloaded
-    }
-
-    fn end(mut self) {
-        terminate(&self.weir);
-        // The remaining log has to be drained.
-        let rest = std::thread::spawn(move || self.log.lines().count());
-        assert!(self.weir.wait().expect("it ends").success());
-        rest.join().expect("read");
-    }
+/// Waits for a reload and for the list of the upstream that it starts, in any order; returns the
+/// line about the reload.
+fn wait_for_reload_and_list(served: &mut Weir) -> String {
+    let [reloaded, _] = served.wait_for_logs([RELOADED, LISTED]);
+    reloaded
 }
 
 /// Script that records the id of each of its processes.
@@ -92,18 +59,18 @@ fn f82_a_file_that_is_saved_is_taken_up_and_children_that_stay_keep_their_proces
     process_script(folder, "other");
     std::fs::create_dir(folder.join("conf.d")).expect("made");
     replace_file(folder, "weir.toml", &format!("{HEAD}{}", scripted("kept")));
-    let mut served = Served::start_until(folder, &["serve"], [READY, LISTED]);
+    let mut served = serve_listed::<1>(folder);
     let kept = processes(folder, "kept");
     assert_eq!(kept.len(), 1);
 
     // A new file in the included folder.
     replace_file(folder, "conf.d/other.toml", &scripted("other"));
-    let line = served.wait_for_reload_and_list();
+    let line = wait_for_reload_and_list(&mut served);
     assert!(line.contains("upstream other added; upstreams kept: 1"), "{line}");
     // An included file that is written in place.
     let changed = format!("{}timeouts = {{ call = \"59s\" }}\n", scripted("other"));
     std::fs::write(folder.join("conf.d/other.toml"), changed).expect("written");
-    let line = served.wait_for_reload_and_list();
+    let line = wait_for_reload_and_list(&mut served);
     assert!(line.contains("upstream other restarted; upstreams kept: 1"), "{line}");
     assert_eq!(processes(folder, "other").len(), 2);
     std::fs::remove_file(folder.join("conf.d/other.toml")).expect("removed");
@@ -129,7 +96,7 @@ fn f81_a_bad_file_is_told_with_its_place_and_changes_nothing() {
     let folder = folder.path();
     process_script(folder, "kept");
     replace_file(folder, "weir.toml", &format!("{HEAD}{}", scripted("kept")));
-    let mut served = Served::start_until(folder, &["serve"], [READY, LISTED]);
+    let mut served = serve_listed::<1>(folder);
     let kept = processes(folder, "kept");
 
     replace_file(folder, "weir.toml", &format!("{HEAD}nonsense = 1\n{}", scripted("kept")));
@@ -152,15 +119,15 @@ fn sighup_has_the_configuration_read_again_where_files_are_not_watched() {
     script(folder, "kept", &[]);
     let head = HEAD.replace("[server]\n", "[server]\nwatch = false\n");
     replace_file(folder, "weir.toml", &format!("{head}{}", scripted("kept")));
-    let mut served = Served::start(folder);
-    served.send_sighup();
+    let mut served = serve(folder);
+    served.signal(Signal::HUP);
     served.wait_for_log("nothing changed");
     replace_file(
         folder,
         "weir.toml",
         &format!("{head}[protocol]\npage_size = 7\n{}", scripted("kept")),
     );
-    served.send_sighup();
+    served.signal(Signal::HUP);
     let line = served.wait_for_log(RELOADED);
     assert!(line.contains("protocol changed; upstreams kept: 1"), "{line}");
     served.end();
@@ -169,25 +136,21 @@ fn sighup_has_the_configuration_read_again_where_files_are_not_watched() {
 #[test]
 fn a_client_on_stdio_hears_of_what_somebody_writes_into_the_file() {
     let folder = folder("[upstreams.house]\nprompts_dir = \"prompts\"\n");
-    let mut command = crate::program();
-    command.arg("stdio").current_dir(folder.path());
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut weir = command.spawn().expect("it starts");
-    let mut input = weir.stdin.take().expect("piped");
-    let mut output = BufReader::new(weir.stdout.take().expect("piped"));
+    let (mut weir, mut output) = stdio(folder.path(), &[]);
+    let mut input = weir.child.stdin.take().expect("piped");
     let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}"#;
     let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
     writeln!(input, "{initialize}\n{initialized}").expect("it reads");
-    line_with(&mut output, "protocolVersion");
+    output.wait_for("protocolVersion");
 
     let denied = "[upstreams.house]\nprompts_dir = \"prompts\"\nprompts.deny = [\"secret-*\"]\n";
     replace_file(folder.path(), "weir.toml", denied);
-    line_with(&mut output, "notifications/prompts/list_changed");
+    output.wait_for("notifications/prompts/list_changed");
     writeln!(input, r#"{{"jsonrpc":"2.0","id":2,"method":"prompts/list"}}"#).expect("it reads");
-    let list = line_with(&mut output, "\"id\":2");
+    let list = output.wait_for("\"id\":2");
     assert!(list.contains("house__greeting") && !list.contains("secret"), "{list}");
     drop(input);
-    assert!(weir.wait().expect("it ends").success());
+    assert!(weir.wait().success());
 }
 
 #[test]
@@ -214,7 +177,7 @@ fn an_operator_has_it_reloaded_and_hears_what_became_of_that() {
     write("");
     let (code, _, err) = reload(&[]);
     assert_eq!(code, 4, "{err}");
-    let served = Served::start(folder);
+    let mut served = serve(folder);
     assert_eq!(reload(&[]).1, "the configuration is unchanged\n");
 
     write("max_body = \"1MiB\"\nmax_buffered = \"64MiB\"\n");
@@ -229,14 +192,7 @@ fn an_operator_has_it_reloaded_and_hears_what_became_of_that() {
         code == 1 && err.contains("weir.toml:10:1") && err.contains("previous one"),
         "{code} {err}"
     );
-    let post = |shown: &str| {
-        let mut stream = TcpStream::connect(&admin).expect("it listens");
-        let head = format!("POST /reload HTTP/1.1\r\nHost: {admin}\r\n{shown}\r\n");
-        stream.write_all(head.as_bytes()).expect("written");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        answer
-    };
+    let post = |shown: &str| exchange(&admin, "POST /reload", shown, "");
     // The same page for a client with the token.
     let token = std::fs::read_to_string(folder.join("state/admin-token")).expect("a token");
     let shown = format!("Authorization: Bearer {}\r\n", token.trim());
@@ -253,10 +209,7 @@ fn an_operator_has_it_reloaded_and_hears_what_became_of_that() {
 
     // The page needs the token, and a GET, as by following a link, is not allowed.
     for (method, status) in [("POST", " 401 "), ("GET", " 405 ")] {
-        let mut stream = TcpStream::connect(&admin).expect("it listens");
-        write!(stream, "{method} /reload HTTP/1.1\r\nHost: {admin}\r\n\r\n").expect("written");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
+        let answer = exchange(&admin, &format!("{method} /reload"), "", "");
         assert!(answer.lines().next().is_some_and(|line| line.contains(status)), "{answer}");
     }
     served.end();
@@ -292,20 +245,20 @@ fn a_secret_that_is_written_anew_is_taken_up_and_restarts_whom_it_is_for_alone()
         "weir.toml",
         &format!("{HEAD}{}{}{secret}", scripted("kept"), scripted("other")),
     );
-    let mut served = Served::start_until(folder, &["serve"], [READY, LISTED, LISTED]);
+    let mut served = serve_listed::<2>(folder);
 
     // In place, by rename, and by a changed permission: each is a different file to the watcher.
     write_private(&token, "two\n");
-    let line = served.wait_for_reload_and_list();
+    let line = wait_for_reload_and_list(&mut served);
     assert!(line.contains("upstream other restarted; upstreams kept: 1"), "{line}");
     write_private(&folder.join("secrets/new"), "three\n");
     std::fs::rename(folder.join("secrets/new"), &token).expect("moved");
-    served.wait_for_reload_and_list();
+    wait_for_reload_and_list(&mut served);
     std::fs::remove_file(&token).expect("removed");
     let line = served.wait_for_log("the configuration is refused");
     assert!(line.contains("upstreams.other.env.TOKEN") && !line.contains("three"), "{line}");
     write_private(&token, "four\n");
-    served.wait_for_reload_and_list();
+    wait_for_reload_and_list(&mut served);
     assert_eq!(processes(folder, "kept"), [""]);
     let last = processes(folder, "other").pop();
     assert_eq!(last.as_deref(), Some("four"));
@@ -326,10 +279,10 @@ fn sighup_has_the_secrets_of_commands_fetched_anew() {
         "weir.toml",
         &format!("{head}{}{}{secret}", scripted("kept"), scripted("other")),
     );
-    let mut served = Served::start_until(folder, &["serve"], [READY, LISTED, LISTED]);
+    let mut served = serve_listed::<2>(folder);
     replace_file(folder, "counter", "two\n");
-    served.send_sighup();
-    let line = served.wait_for_reload_and_list();
+    served.signal(Signal::HUP);
+    let line = wait_for_reload_and_list(&mut served);
     assert!(line.contains("upstream other restarted; upstreams kept: 1"), "{line}");
     assert_eq!(processes(folder, "kept"), [""]);
     assert_eq!(processes(folder, "other"), ["one", "two"]);
@@ -364,17 +317,19 @@ fn a_mounted_folder_that_a_cluster_swaps_by_its_link_is_taken_up() {
     };
     mount("secrets", "..1", "token", "one\n");
     mount("config", "..1", "weir.toml", &config(7));
-    let arguments = ["serve", "--config", "config/weir.toml"];
-    let mut served = Served::start_until(folder, &arguments, [READY, LISTED]);
+    let mut command = crate::program();
+    command.args(["serve", "--config", "config/weir.toml"]).current_dir(folder);
+    let mut served = Weir::serve(command);
+    served.wait_for_log(LISTED);
     mount("secrets", "..2", "token", "two\n");
-    let line = served.wait_for_reload_and_list();
+    let line = wait_for_reload_and_list(&mut served);
     assert!(line.contains("upstream hub restarted"), "{line}");
     mount("config", "..2", "weir.toml", &config(8));
     let line = served.wait_for_log(RELOADED);
     assert!(line.contains("protocol changed; upstreams kept: 1"), "{line}");
     std::fs::remove_dir_all(folder.join("secrets/..1")).expect("removed");
     mount("secrets", "..3", "token", "three\n");
-    served.wait_for_reload_and_list();
+    wait_for_reload_and_list(&mut served);
     assert_eq!(processes(folder, "hub"), ["one", "two", "three"]);
     served.end();
 }
@@ -393,7 +348,7 @@ fn what_waits_for_a_restart_is_named_and_who_runs_is_found_where_it_listens() {
     let listen = "listen = \"127.0.0.1:0\"\n";
     let first = config(admin, listen, "", "");
     replace_file(folder, "weir.toml", &first);
-    let mut served = Served::start(folder);
+    let mut served = serve(folder);
     let reload = || {
         let (code, out, err) = super::weir(folder, &["reload"]);
         assert_eq!(code, 0, "{err}");
@@ -428,7 +383,7 @@ fn what_waits_for_a_restart_is_named_and_who_runs_is_found_where_it_listens() {
     replace_file(folder, "weir.toml", &first.replace("\"state\"", "\"elsewhere\""));
     let (code, _, err) = super::weir(folder, &["reload"]);
     assert!(code == 4 && err.contains("`dir` under [state]"), "{code} {err}");
-    served.send_sighup();
+    served.signal(Signal::HUP);
     let line = served.wait_for_log("after a restart");
     assert!(line.contains("\"key\":\"state\""), "{line}");
     replace_file(folder, "weir.toml", &first);

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -18,8 +18,10 @@ use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use super::example;
-use super::serving::terminate;
-use crate::ports::free_port;
+use crate::lab::http::exchange;
+use crate::lab::ports::free_port;
+use crate::lab::process::children;
+use crate::lab::weir::Weir;
 
 /// The secrets; each names its place, so that a leak identifies its source.
 #[derive(Default)]
@@ -266,15 +268,8 @@ fn refuse_all(listener: &TcpListener) {
 
 /// Sends a request and waits for the end of the response, which is ignored.
 fn send(address: &str, head: &str, headers: &[String], body: &str) {
-    let mut stream = TcpStream::connect(address).expect("it listens");
     let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
-    let request = format!(
-        "{head} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(request.as_bytes()).expect("written");
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
+    exchange(address, head, &headers, body);
 }
 
 /// Sends requests with secrets that no other party may learn.
@@ -349,14 +344,8 @@ fn operator_outputs(planted_config: &PlantedConfig) -> Vec<(String, String)> {
     let token =
         planted_config.planted.0.iter().find(|it| it.ends_with("admin-token")).expect("planted");
     let page = |path: &str| {
-        let mut stream = TcpStream::connect(&planted_config.admin).expect("it listens");
-        let host = &planted_config.admin;
-        let head =
-            format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\r\n");
-        stream.write_all(head.as_bytes()).expect("written");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("text");
-        (path.to_owned(), answer)
+        let headers = format!("Authorization: Bearer {token}\r\n");
+        (path.to_owned(), exchange(&planted_config.admin, &format!("GET {path}"), &headers, ""))
     };
     let command = |arguments: &str| {
         let output = planted_config.command().args(arguments.split(' ')).output().expect("it runs");
@@ -369,12 +358,9 @@ fn operator_outputs(planted_config: &PlantedConfig) -> Vec<(String, String)> {
 }
 
 /// Command lines of a process and of its children.
-fn command_lines(weir: &Child) -> String {
-    let of = |process: &str| fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-    let own = weir.id().to_string();
-    let children = format!("/proc/{own}/task/{own}/children");
-    let children = fs::read_to_string(children).unwrap_or_default();
-    let all = std::iter::once(&*own).chain(children.split_whitespace()).flat_map(of);
+fn command_lines(weir: u32) -> String {
+    let of = |process: u32| fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    let all = std::iter::once(weir).chain(children(weir)).flat_map(of);
     String::from_utf8_lossy(&all.collect::<Vec<_>>()).into_owned()
 }
 
@@ -393,30 +379,16 @@ fn none_of_sixty_secrets_is_in_anything_that_weir_says() {
     for choice in ["none", "names", "hash"] {
         planted_config.arguments(choice);
         let mut command = planted_config.command();
-        let mut weir = command.arg("serve").stderr(Stdio::piped()).spawn().expect("it starts");
-        let mut log = BufReader::new(weir.stderr.take().expect("a pipe"));
-        let mut received = String::new();
-        let address = loop {
-            let start = received.len();
-            assert!(log.read_line(&mut received).is_ok_and(|read| read > 0), "{received}");
-            if let Some((_, rest)) = received[start..].split_once("\"endpoint\":\"http://") {
-                break rest.split('/').next().expect("an address").to_owned();
-            }
-        };
-        let rest = std::thread::spawn(move || {
-            let mut rest = String::new();
-            log.read_to_string(&mut rest).expect("text");
-            rest
-        });
-        send_secrets(&address, &planted_config.keys, &mut planted_config.planted);
+        command.arg("serve");
+        let mut weir = Weir::serve(command);
+        send_secrets(&weir.address, &planted_config.keys, &mut planted_config.planted);
         for (what, text) in operator_outputs(&planted_config) {
             assert!(text.contains("notes"), "{what}: {text}");
             planted_config.planted.leaked(&what, &text);
         }
-        planted_config.planted.leaked("a command line", &command_lines(&weir));
-        terminate(&weir);
-        assert!(weir.wait().expect("it ends").success());
-        received += &rest.join().expect("it reads");
+        planted_config.planted.leaked("a command line", &command_lines(weir.pid()));
+        weir.end();
+        let received = weir.wait_for_whole_log().join("\n");
         assert!(received.contains("\"DEBUG\"") && received.contains("client not authenticated"));
         planted_config.planted.leaked("the log", &received);
     }

@@ -1,14 +1,16 @@
 //! `weir serve` and `weir stdio`: their addresses, and their end by a signal.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{LIBRARY_CONFIG, folder, runs, script, scripted, serve, weir};
+use super::{LIBRARY_CONFIG, folder, runs, script, scripted, serve, stdio, weir};
+use crate::lab::blocking::{make_pipe, read_pipe, write_pipe};
+use crate::lab::{PATIENCE, wait_until};
 
 #[test]
 fn serve_refuses_a_network_address_without_keys_unless_told() {
@@ -49,11 +51,15 @@ fn serve_tells_where_http_sse_is_if_it_is_on_and_ends_its_streams() {
             "[server]\nlisten = \"127.0.0.1:0\"\n[protocol]\nlegacy_sse = {on}\n\
              [log]\nformat = \"json\"\n[upstreams.house]\nprompts_dir = \"prompts\"\n"
         ));
-        let (mut weir, _log, ready) = serve(folder.path());
-        let report = ready.split_once("\"sse\":\"http://").map(|(_, rest)| rest);
-        assert_eq!(report.is_some(), on, "{ready}");
-        if let Some((host, _)) = report.and_then(|rest| rest.split_once("/sse\"")) {
+        let mut weir = serve(folder.path());
+        let ready = weir.logged("ready").expect("it is ready");
+        let sse = ready["sse"].as_str().map(str::to_owned);
+        let expected = format!("http://{}/sse", weir.address);
+        assert_eq!(sse, on.then_some(expected), "{ready}");
+        if on {
+            let host = &weir.address;
             let mut stream = std::net::TcpStream::connect(host).expect("it listens");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a time");
             write!(stream, "GET /sse HTTP/1.1\r\nHost: {host}\r\n\r\n").expect("written");
             let mut received = Vec::new();
             while !received.ends_with(b"\n\n\r\n") {
@@ -61,14 +67,14 @@ fn serve_tells_where_http_sse_is_if_it_is_on_and_ends_its_streams() {
                 stream.read_exact(&mut byte).expect("an event");
                 received.extend(byte);
             }
-            terminate(&weir);
+            weir.signal(Signal::TERM);
             let mut rest = String::new();
             stream.read_to_string(&mut rest).expect("the stream ends");
             assert_eq!(rest, "0\r\n\r\n", "after {}", String::from_utf8_lossy(&received));
         } else {
-            terminate(&weir);
+            weir.signal(Signal::TERM);
         }
-        assert!(weir.wait().expect("it ends").success());
+        assert!(weir.wait().success());
     }
 }
 
@@ -91,27 +97,13 @@ fn warnings_of_the_configuration_are_lines_of_a_log_that_programs_read() {
     assert!(rest.starts_with("weir: cannot listen on 127.0.0.1:"), "{rest}");
 }
 
-/// Starts `weir stdio` with pipes to this test.
-fn stdio(folder: &Path) -> Child {
-    stdio_with(folder, &[])
-}
-
-/// Starts `weir stdio` with these arguments and pipes to this test.
-fn stdio_with(folder: &Path, arguments: &[&str]) -> Child {
-    let mut command = crate::program();
-    command.arg("stdio").args(arguments).current_dir(folder);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().expect("it starts")
-}
-
 #[test]
 fn weir_stdio_as_a_client_lists_what_that_client_may_see_and_no_more() {
     let folder = folder(LIBRARY_CONFIG);
     let secret = "house__secret-plan";
     for (arguments, sees_all) in [(&["--as", "visitor"][..], false), (&[], true)] {
-        let mut weir = stdio_with(folder.path(), arguments);
-        let mut input = weir.stdin.take().expect("piped");
-        let mut output = BufReader::new(weir.stdout.take().expect("piped"));
+        let (mut weir, mut output) = stdio(folder.path(), arguments);
+        let mut input = weir.child.stdin.take().expect("piped");
         let mut send_request = |id: u32, method: &str, name: &str| {
             let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
             writeln!(
@@ -119,7 +111,7 @@ fn weir_stdio_as_a_client_lists_what_that_client_may_see_and_no_more() {
                 r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{name}{meta}}}}}"#
             )
             .expect("it reads");
-            line_with(&mut output, &format!("\"id\":{id}"))
+            output.wait_for(&format!("\"id\":{id}"))
         };
         let list = send_request(1, "prompts/list", "");
         assert!(list.contains("\"house__greeting\""), "{list}");
@@ -128,7 +120,7 @@ fn weir_stdio_as_a_client_lists_what_that_client_may_see_and_no_more() {
         assert_eq!(plan.contains("Psst"), sees_all, "{arguments:?}: {plan}");
         assert_eq!(plan.contains("-32602"), !sees_all, "{arguments:?}: {plan}");
         drop(input);
-        assert!(weir.wait().expect("it ends").success());
+        assert!(weir.wait().success());
     }
 }
 
@@ -137,76 +129,50 @@ pub(super) fn terminate(child: &Child) {
     kill_process(id, Signal::TERM).expect("it runs");
 }
 
-/// Returns the first line of `lines` that contains `text`.
-pub(super) fn line_with(lines: &mut impl BufRead, text: &str) -> String {
-    let [line] = lines_with(lines, [text]);
-    line
-}
-
-/// Returns a line of `lines` for each of these texts, in any order: tasks of Weir log at the same
-/// time. No line counts for two texts.
-pub(super) fn lines_with<const N: usize>(
-    lines: &mut impl BufRead,
-    texts: [&str; N],
-) -> [String; N] {
-    let mut found = texts.map(|_| None);
-    let mut lines = lines.lines().map_while(Result::ok);
-    while found.iter().any(Option::is_none) {
-        let line = lines.next().expect("it is said");
-        let is_for = |at: &usize| found[*at].is_none() && line.contains(texts[*at]);
-        if let Some(at) = (0..N).find(is_for) {
-            found[at] = Some(line);
-        }
-    }
-    found.map(|line| line.expect("each is found"))
-}
-
 #[test]
 fn a_signal_lets_the_call_of_a_client_on_stdio_end_first() {
     let server = Path::new(env!("CARGO_BIN_EXE_weir")).with_file_name("examples/legacy_stdio");
     let folder = folder(&format!("[upstreams.notes]\ncommand = \"{}\"\n", server.display()));
-    let mut weir = stdio(folder.path());
+    let (mut weir, mut output) = stdio(folder.path(), &[]);
     let meta = r#""_meta":{"progressToken":1,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
     let count = r#""name":"notes__slow_count","arguments":{"to":5,"delay_ms":100}"#;
     let call = format!(
         "{{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{{{count},{meta}}}}}\n"
     );
     // Stays open, because the end of the input would cancel the call.
-    let mut input = weir.stdin.take().expect("piped");
+    let mut input = weir.child.stdin.take().expect("piped");
     input.write_all(call.as_bytes()).expect("it reads");
-    let mut output = BufReader::new(weir.stdout.take().expect("piped"));
-    line_with(&mut output, "notifications/progress");
-    terminate(&weir);
-    assert!(line_with(&mut output, r#""id":7"#).contains("counted to 5"));
-    assert!(weir.wait().expect("it ends").success());
+    output.wait_for("notifications/progress");
+    weir.signal(Signal::TERM);
+    assert!(output.wait_for(r#""id":7"#).contains("counted to 5"));
+    assert!(weir.wait().success());
 }
 
 #[test]
 fn a_signal_while_it_ends_kills_a_child_that_will_not() {
-    let script = "trap 'echo asked >&2' TERM; echo begun $$ >&2; while :; do sleep 1; done";
+    // `$$` in the file means `$`.
+    let script = "trap 'echo asked >&2' TERM; echo begun $$$$ >&2; while :; do sleep 1; done";
     let folder = folder(&format!(
-        "[log]\nlevel = \"debug\"\n[upstreams.deaf]\ncommand = \"sh\"\nargs = [\"-c\", \"{script}\"]\n"
+        "[log]\nlevel = \"debug\"\n[upstreams.deaf]\ncommand = \"sh\"\nargs = [\"-c\", \"{script}\"]\n\
+         timeouts.terminate = \"60s\"\n"
     ));
-    let mut weir = stdio(folder.path());
-    let mut log = BufReader::new(weir.stderr.take().expect("piped"));
+    let (mut weir, _output) = stdio(folder.path(), &[]);
     // Upstreams are started after the client's first message.
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
-    writeln!(weir.stdin.as_mut().expect("a pipe"), "{ping}").expect("written");
-    let begun = line_with(&mut log, "begun ");
+    writeln!(weir.child.stdin.as_mut().expect("a pipe"), "{ping}").expect("written");
+    let begun = weir.wait_for_log("begun ");
     let child = begun.split("begun ").nth(1).expect("a number");
     let child: String = child.chars().take_while(char::is_ascii_digit).collect();
     // Clients close the input first, then send SIGTERM, then SIGKILL.
-    drop(weir.stdin.take());
-    line_with(&mut log, "asked");
+    drop(weir.child.stdin.take());
+    weir.wait_for_log("asked");
     let start = Instant::now();
-    terminate(&weir);
-    assert!(weir.wait().expect("it ends").success());
-    assert!(start.elapsed() < Duration::from_secs(2), "it did not wait for the child");
+    weir.signal(Signal::TERM);
+    assert!(weir.wait().success());
+    // Without the signal the child would be killed after a minute.
+    assert!(start.elapsed() < Duration::from_secs(30), "it did not wait for the child");
     // The signal is sent before Weir ends; the kernel takes a moment to deliver it.
-    while runs(&child) {
-        assert!(start.elapsed() < Duration::from_secs(5), "the child is still there");
-        std::thread::yield_now();
-    }
+    wait_until("the child ends", || !runs(&child));
 }
 
 #[test]
@@ -216,23 +182,19 @@ fn a_signal_lets_the_calls_of_a_stdio_client_end() {
     let hesitant = r#"'$(echo asked > asked; read -r _ < go)'"result":{"messages":[]}"#;
     let slow = r#""result":{"prompts":[{"name":"slow"}]}"#;
     script(folder.path(), "hub", &[("prompts/list", slow), ("prompts/get", hesitant)]);
-    let pipes = Command::new("mkfifo").args(["asked", "go"]).current_dir(folder.path()).status();
-    assert!(pipes.expect("mkfifo runs").success());
-    let mut weir = stdio(folder.path());
-    let mut input = weir.stdin.take().expect("a pipe");
+    ["asked", "go"].iter().for_each(|name| make_pipe(&folder.path().join(name)));
+    let (mut weir, mut output) = stdio(folder.path(), &[]);
+    let mut input = weir.child.stdin.take().expect("a pipe");
     let get = r#"{"jsonrpc":"2.0","id":7,"method":"prompts/get","params":{"name":"hub__slow","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
     writeln!(input, "{get}").expect("written");
-    // Opening a named pipe waits for the other end: the call has reached the server.
-    std::fs::read(folder.path().join("asked")).expect("read");
-    terminate(&weir);
-    let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();
-    assert!(log.any(|line| line.expect("text").contains("shutting down")));
-    std::fs::write(folder.path().join("go"), "go\n").expect("written");
-    let mut answer = String::new();
-    let mut output = BufReader::new(weir.stdout.take().expect("a pipe"));
-    output.read_line(&mut answer).expect("text");
+    // The call has reached the server.
+    read_pipe(folder.path().join("asked"));
+    weir.signal(Signal::TERM);
+    weir.wait_for_log("shutting down");
+    write_pipe(folder.path().join("go"));
+    let answer = output.wait_for("");
     assert!(answer.starts_with(r#"{"jsonrpc":"2.0","id":7,"result":{"messages":[]"#), "{answer}");
-    assert!(weir.wait().expect("it ends").success());
+    assert!(weir.wait().success());
 }
 
 #[test]
@@ -255,12 +217,11 @@ while read -r line; do
 done
 "#;
     std::fs::write(folder.path().join("curious.sh"), server).expect("written");
-    let mut weir = stdio(folder.path());
-    let mut input = weir.stdin.take().expect("piped");
-    let mut output = BufReader::new(weir.stdout.take().expect("piped"));
+    let (mut weir, mut output) = stdio(folder.path(), &[]);
+    let mut input = weir.child.stdin.take().expect("piped");
     let capabilities = r#"{"elicitation":{"form":{}},"roots":{}}"#;
     writeln!(input, r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"2025-11-25","capabilities":{capabilities},"clientInfo":{{"name":"c","version":"1"}}}}}}"#).expect("written");
-    line_with(&mut output, r#""id":1"#);
+    output.wait_for(r#""id":1"#);
     writeln!(input, r#"{{"jsonrpc":"2.0","method":"notifications/initialized"}}"#)
         .expect("written");
     writeln!(
@@ -268,15 +229,15 @@ done
         r#"{{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{{"name":"curious__ask"}}}}"#
     )
     .expect("written");
-    let question = line_with(&mut output, "elicitation/create");
+    let question = output.wait_for("elicitation/create");
     assert!(question.contains(r#""message":"Who?""#), "{question}");
     let question = weir::json::Object::parse(question).expect("an object");
     let id = question.get("id").expect("an id").to_owned();
     let answer = r#"{"action":"accept","content":{ "n" : 1.0 }}"#;
     writeln!(input, r#"{{"jsonrpc":"2.0","id":{id},"result":{answer}}}"#).expect("written");
-    assert!(line_with(&mut output, r#""id":2"#).contains("thanks"));
+    assert!(output.wait_for(r#""id":2"#).contains("thanks"));
     drop(input);
-    assert!(weir.wait().expect("it ends").success());
+    assert!(weir.wait().success());
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect(name);
     let declared = weir::json::Object::parse(read("declared")).expect("an object");
     let declared = declared.get_object("params").expect("params");

@@ -1,13 +1,14 @@
 //! Signals that tools send to services: those with an effect, and those without.
 
-use std::io::{BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::serving::line_with;
-use super::{folder, runs, script, scripted, serve, serve_until};
+use super::{folder, runs, script, scripted, serve, stdio};
+use crate::lab::lines::Lines;
+use crate::lab::process::status;
+use crate::lab::weir::Weir;
 
 /// Signals without an effect on Weir and on the helper process that it starts beside each child.
 const WITHOUT_EFFECT: [Signal; 5] =
@@ -22,9 +23,8 @@ fn send(to: Pid, signal: Signal) {
 /// Parent process of this process.
 #[cfg(target_os = "linux")]
 fn parent(process: &str) -> Pid {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).expect("a parent");
-    Pid::from_raw(parent.trim().parse().expect("a number")).expect("a process")
+    let parent = status(process.parse().expect("a number"), "PPid");
+    Pid::from_raw(parent.parse().expect("a number")).expect("a process")
 }
 
 #[cfg(target_os = "linux")]
@@ -38,37 +38,31 @@ fn signals_that_are_sent_to_all_processes_named_weir_end_no_child() {
     std::fs::write(&path, format!("echo $$ > kept.pid\n{text}")).expect("written");
     std::fs::write(folder.join("weir.toml"), format!("{SERVED}{}", scripted("kept")))
         .expect("written");
-    let (mut weir, mut log, _) = serve_until(folder, ["\"ready\"", "\"upstream listed\""]);
-    let mut says = |text: &str| log.any(|line| line.is_ok_and(|line| line.contains(text)));
+    let mut weir = serve(folder);
+    weir.wait_for_log("\"upstream listed\"");
     let child = std::fs::read_to_string(folder.join("kept.pid")).expect("written");
     let keeper = parent(child.trim());
     for signal in [Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::ALARM] {
         send(keeper, signal);
     }
-    let process = Pid::from_child(&weir);
+    let process = Pid::from_child(&weir.child);
     WITHOUT_EFFECT.into_iter().for_each(|signal| send(process, signal));
     send(process, Signal::HUP);
-    assert!(says("nothing changed"));
+    weir.wait_for_log("nothing changed");
     assert!(runs(child.trim()));
     assert_eq!(parent(child.trim()), keeper);
     send(process, Signal::QUIT);
-    let rest = std::thread::spawn(move || log.count());
-    assert!(weir.wait().expect("it ends").success());
-    rest.join().expect("read");
+    assert!(weir.wait().success());
     assert!(!runs(child.trim()));
 }
 
 /// Starts `weir stdio` with an initialized client.
-fn initialized_stdio(folder: &Path) -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut command = crate::program();
-    command.arg("stdio").current_dir(folder);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut weir = command.spawn().expect("it starts");
-    let mut output = BufReader::new(weir.stdout.take().expect("piped"));
+fn initialized_stdio(folder: &Path) -> (Weir, Lines) {
+    let (mut weir, mut output) = stdio(folder, &[]);
     let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-    let input = weir.stdin.as_mut().expect("piped");
+    let input = weir.child.stdin.as_mut().expect("piped");
     writeln!(input, "{INITIALIZE}\n{initialized}").expect("it reads");
-    line_with(&mut output, "protocolVersion");
+    output.wait_for("protocolVersion");
     (weir, output)
 }
 
@@ -79,14 +73,14 @@ fn weir_on_stdio_reloads_at_sighup_and_ends_at_sigquit_and_at_no_signal_that_mea
     let config = "[server]\nwatch = false\n[upstreams.house]\nprompts_dir = \"prompts\"\n";
     let folder = folder(config);
     let (mut weir, mut output) = initialized_stdio(folder.path());
-    let process = Pid::from_child(&weir);
+    let process = Pid::from_child(&weir.child);
     WITHOUT_EFFECT.into_iter().chain([Signal::USR2]).for_each(|signal| send(process, signal));
     let denied = format!("{config}prompts.deny = [\"secret-*\"]\n");
     std::fs::write(folder.path().join("weir.toml"), denied).expect("written");
     send(process, Signal::HUP);
-    line_with(&mut output, "notifications/prompts/list_changed");
+    output.wait_for("notifications/prompts/list_changed");
     send(process, Signal::QUIT);
-    assert!(weir.wait().expect("it ends").success());
+    assert!(weir.wait().success());
 }
 
 #[test]
@@ -105,10 +99,8 @@ fn the_last_line_of_standard_input_is_read_without_its_line_end() {
 fn each_signal_that_means_stop_ends_weir_with_success() {
     let folder = folder(&format!("{SERVED}[upstreams.house]\nprompts_dir = \"prompts\"\n"));
     for signal in [Signal::TERM, Signal::INT, Signal::QUIT] {
-        let (mut weir, log, _) = serve(folder.path());
-        send(Pid::from_child(&weir), signal);
-        let rest = std::thread::spawn(move || log.count());
-        assert!(weir.wait().expect("it ends").success(), "{signal:?}");
-        rest.join().expect("read");
+        let mut weir = serve(folder.path());
+        weir.signal(signal);
+        assert!(weir.wait().success(), "{signal:?}");
     }
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use super::folder;
 use super::serving::terminate;
+use crate::lab::blocking::wait_for_exit;
 
 /// Upstream that is its own authorization server.
 struct Server {
@@ -106,7 +107,7 @@ fn log_in(folder: &Path, act: impl Fn(&Child, &str)) -> (i32, String) {
         }
         said += &line;
     }
-    (login.wait().expect("it ends").code().expect("no signal kills it"), said)
+    (wait_for_exit(&mut login).code().expect("no signal kills it"), said)
 }
 
 /// Configuration with the server as an upstream to which a user signs in.

@@ -1,11 +1,11 @@
 //! On-demand server: started by its first use and stopped when idle, tested with the real program.
 
 use std::path::Path;
-use std::process::Command;
-use std::time::{Duration, Instant};
 
 use super::operating::Served;
 use super::{runs, script, scripted, was_started};
+use crate::lab::blocking::{make_pipe, read_pipe, write_pipe};
+use crate::lab::wait_until;
 
 /// Configuration of an on-demand server with a tool, which is soon idle.
 fn config() -> String {
@@ -18,25 +18,16 @@ fn prepare(folder: &Path) {
     // server is not idle until the test has looked at it.
     let call = r#"'$(echo called > called; read -r _ < go)'"result":{"content":[]}"#;
     script(folder, "hub", &[("tools/list", tools), ("tools/call", call)]);
-    let pipes = Command::new("mkfifo").args(["called", "go"]).current_dir(folder).status();
-    assert!(pipes.expect("mkfifo runs").success());
+    ["called", "go"].iter().for_each(|name| make_pipe(&folder.join(name)));
     let path = folder.join("hub.sh");
     let text = std::fs::read_to_string(&path).expect("it was written");
     std::fs::write(&path, format!("echo $$ > hub.pid\n{text}")).expect("written");
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::yield_now();
-    }
-}
-
 /// Waits until the upstream has this state, and returns the whole status.
 fn state(served: &Served, state: &str) -> String {
     let mut status_json = String::new();
-    until(state, || {
+    wait_until(state, || {
         status_json = served.with_token("/status").1;
         status_json.contains(&format!("\"state\":\"{state}\""))
     });
@@ -47,7 +38,7 @@ fn state(served: &Served, state: &str) -> String {
 fn a_kept_catalog_is_shown_the_first_call_starts_the_child_and_after_a_while_it_is_gone() {
     // Nothing is cached: the server is started for the list, and stopped.
     let first = Served::start_in(&config(), prepare);
-    until("it is listed", || first.post_about("tools/list", None).contains("hub__t"));
+    wait_until("it is listed", || first.post_about("tools/list", None).contains("hub__t"));
     state(&first, "asleep");
 
     let served = first.again(|folder| {
@@ -64,17 +55,17 @@ fn a_kept_catalog_is_shown_the_first_call_starts_the_child_and_after_a_while_it_
 
     let (reply, child) = std::thread::scope(|scope| {
         let reply = scope.spawn(|| served.post_about("tools/call", Some("hub__t")));
-        // Opening a named pipe waits for the other end: the call has reached the server.
-        std::fs::read(folder.join("called")).expect("read");
+        // The call has reached the server.
+        read_pipe(folder.join("called"));
         let child = std::fs::read_to_string(folder.join("hub.pid")).expect("it was started");
         assert!(runs(child.trim()));
         state(&served, "up");
-        std::fs::write(folder.join("go"), "go\n").expect("written");
+        write_pipe(folder.join("go"));
         (reply.join().expect("no panic"), child)
     });
     assert!(reply.contains("\"content\":[]"), "{reply}");
     let status = state(&served, "asleep");
-    until("the child ends", || !runs(child.trim()));
+    wait_until("the child ends", || !runs(child.trim()));
     assert!(status.contains("\"restarts\":0"), "{status}");
     assert!(served.post_about("tools/list", None).contains("hub__t"));
     assert!(served.get("/readyz").0 == 200);
@@ -84,7 +75,9 @@ fn a_kept_catalog_is_shown_the_first_call_starts_the_child_and_after_a_while_it_
 fn a_library_keeps_no_catalog() {
     let config = format!("{}[upstreams.house]\nprompts_dir = \"prompts\"\n", config());
     let served = Served::start_in(&config, prepare);
-    until("it is listed", || served.post_about("prompts/list", None).contains("house__greeting"));
+    wait_until("it is listed", || {
+        served.post_about("prompts/list", None).contains("house__greeting")
+    });
     state(&served, "asleep");
     let kept = served.folder.path().join("state/catalog").read_dir().expect("a folder");
     let kept = kept.map(|file| file.expect("a file").file_name().into_string().expect("text"));

@@ -3,19 +3,19 @@
 //!
 //! Opening a named pipe without a writer in the usual way blocks for good, even against SIGTERM.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::serving::terminate;
 use super::{folder, serve};
-
-/// Maximum duration of a command that would otherwise wait for ever.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::lab::blocking::{make_pipe, wait_for_exit};
+use crate::lab::lines::Lines;
+use crate::lab::wait_until;
+use crate::lab::weir::Weir;
 
 const CONFIG: &str = "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nenabled = false\n\
     [log]\nformat = \"json\"\n[state]\ndir = \"state\"\n[audit]\nenabled = true\n\
@@ -25,8 +25,7 @@ const CONFIG: &str = "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nenabled = fal
 fn pipe(path: &Path) {
     let _ = std::fs::remove_file(path);
     std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
-    let made = Command::new("mkfifo").args(["-m", "600"]).arg(path).status();
-    assert!(made.expect("mkfifo runs").success());
+    make_pipe(path);
 }
 
 /// Command of the program in a folder, which is its home as well.
@@ -39,21 +38,11 @@ fn program(folder: &Path, arguments: &[&str]) -> Command {
 
 /// Waits for the exit of a command, and returns its status and its output.
 fn wait(mut weir: Child, about: &str) -> (ExitStatus, String) {
-    let begin = Instant::now();
-    let status = loop {
-        if let Some(status) = weir.try_wait().expect("it can be waited for") {
-            break status;
-        }
-        if begin.elapsed() > PATIENCE {
-            weir.kill().expect("it runs");
-            weir.wait().expect("it ends");
-            panic!("{about}: it hangs");
-        }
-        std::thread::yield_now();
-    };
-    let mut received = String::new();
-    weir.stderr.take().expect("a pipe").read_to_string(&mut received).expect("text");
-    (status, received)
+    eprintln!("{about}");
+    let log = Lines::of(weir.stderr.take().expect("a pipe"));
+    let status = wait_for_exit(&mut weir);
+    let lines = log.wait_for_end().iter().map(|line| format!("{line}\n")).collect();
+    (status, lines)
 }
 
 /// Runs a command and returns its exit code and its output.
@@ -147,14 +136,9 @@ fn f99_pipes_in_the_folder_of_the_state_and_of_prompts_hold_up_neither_start_nor
         entries.map(|entry| entry.path()).filter(|path| !path.is_dir()).collect()
     };
     // Files that a killed Weir leaves behind: the token, the admin address, and the cached lists.
-    let (mut weir, _log, _) = serve(folder.path());
-    let begin = Instant::now();
-    while all(&state.join("catalog")).is_empty() {
-        assert!(begin.elapsed() < PATIENCE, "the lists are kept");
-        std::thread::yield_now();
-    }
-    weir.kill().expect("it runs");
-    weir.wait().expect("it ends");
+    let weir = serve(folder.path());
+    wait_until("the lists are kept", || !all(&state.join("catalog")).is_empty());
+    drop(weir);
     let left = [all(&state), all(&state.join("catalog"))].concat();
     let named = |text: &str| left.iter().any(|path| path.display().to_string().contains(text));
     assert!(named("admin-token") && named("running-") && named("/catalog/"), "{left:?}");
@@ -174,33 +158,12 @@ fn f99_pipes_in_the_folder_of_the_state_and_of_prompts_hold_up_neither_start_nor
         let expected = if arguments == ["status"] { 3 } else { 0 };
         assert_eq!(code, expected, "{arguments:?}: {received}");
     }
-    let mut weir = program(folder.path(), &["serve"]).spawn().expect("it starts");
-    let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines();
-    // In any order.
-    let mut awaited = vec![
-        "\"ready\"",
-        "pipe.md:1: `pipe.md` is not a file",
-        "embeds.md:3: `pipe.md` is not a file",
-    ];
-    while !awaited.is_empty() {
-        let line = log.next().expect("it says more").expect("text");
-        awaited.retain(|text| !line.contains(text));
+    let mut weir = Weir::serve(program(folder.path(), &["serve"]));
+    let log = || weir.log().join("\n");
+    for text in ["pipe.md:1: `pipe.md` is not a file", "embeds.md:3: `pipe.md` is not a file"] {
+        wait_until(text, || log().contains(text));
     }
-    terminate(&weir);
-    assert!(wait_without_log(weir).success());
-}
-
-/// Waits for the exit of a process whose log another thread reads.
-fn wait_without_log(mut weir: Child) -> ExitStatus {
-    weir.stderr = None;
-    let begin = Instant::now();
-    loop {
-        if let Some(status) = weir.try_wait().expect("it can be waited for") {
-            return status;
-        }
-        assert!(begin.elapsed() < PATIENCE, "it does not end");
-        std::thread::yield_now();
-    }
+    weir.end();
 }
 
 #[test]
@@ -268,12 +231,11 @@ fn the_audit_log_takes_a_device_and_standard_error() {
     for path in ["/dev/null", "/dev/stderr"] {
         let audit = format!("enabled = true\npath = \"{path}\"");
         let folder = folder(&CONFIG.replace("enabled = true", &audit));
-        let (weir, log, _) = serve(folder.path());
-        terminate(&weir);
-        let output =
-            log.map_while(Result::ok).filter(|line| line.contains("\"event\":\"stopped\""));
+        let mut weir = serve(folder.path());
+        weir.end();
+        let log = weir.wait_for_whole_log();
+        let output = log.iter().filter(|line| line.contains("\"event\":\"stopped\""));
         assert_eq!(output.count(), usize::from(path == "/dev/stderr"), "{path}");
-        assert!(wait_without_log(weir).success(), "{path}");
     }
 }
 
@@ -290,13 +252,11 @@ fn f99_a_log_of_everything_in_a_watched_folder_does_not_feed_itself() {
     let mut weir = command.spawn().expect("it starts");
     let read = || std::fs::read_to_string(&path).expect("a log");
     let wait_for = |text: &str, times: usize| {
-        let begin = Instant::now();
         // Only the end matters: a log that feeds itself grows faster than it is read.
-        while read().matches(text).count() < times {
-            assert!(begin.elapsed() < PATIENCE, "{text}");
+        wait_until(text, || {
             assert!(std::fs::metadata(&path).expect("a log").len() < MAX_LOG, "it feeds itself");
-            std::thread::yield_now();
-        }
+            read().matches(text).count() >= times
+        });
     };
     wait_for("\"ready\"", 1);
     // Each of these is noticed, debounced, read and logged: some tenths of a second, and the poll
@@ -308,7 +268,7 @@ fn f99_a_log_of_everything_in_a_watched_folder_does_not_feed_itself() {
         wait_for("the configuration was reloaded", time);
     }
     terminate(&weir);
-    assert!(weir.wait().expect("it ends").success());
+    assert!(wait_for_exit(&mut weir).success());
     let output = read();
     assert!((output.len() as u64) < MAX_LOG && !output.contains("inotify"), "{}", output.len());
 }

@@ -4,11 +4,12 @@
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::folder;
+use crate::lab::PATIENCE;
+use crate::lab::blocking::wait_for_exit;
 
 const CONFIG: &str = "[server]\nlisten = \"127.0.0.1:0\"\nwatch = false\n[admin]\nenabled = false\n\
                       [upstreams.house]\nprompts_dir = \"prompts\"\n";
@@ -23,7 +24,7 @@ impl Service {
     fn start(folder: &Path) -> Self {
         let socket = folder.join("notify");
         let notifications = UnixDatagram::bind(&socket).expect("a socket");
-        notifications.set_read_timeout(Some(Duration::from_secs(20))).expect("it takes one");
+        notifications.set_read_timeout(Some(PATIENCE)).expect("it takes one");
         let mut command = crate::program();
         command.arg("serve").current_dir(folder).env("NOTIFY_SOCKET", &socket);
         command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -81,5 +82,5 @@ fn systemd_hears_of_the_start_of_each_reload_good_or_bad_with_its_end_and_of_the
     }
     service.signal(Signal::TERM);
     assert_eq!(service.next(), ["STOPPING=1"]);
-    assert!(service.weir.wait().expect("it ends").success());
+    assert!(wait_for_exit(&mut service.weir).success());
 }

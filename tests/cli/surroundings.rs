@@ -10,11 +10,11 @@ use insta::assert_snapshot;
 use tempfile::TempDir;
 
 use super::{folder, shown};
+use crate::lab::weir::Weir;
 
 #[cfg(target_os = "linux")]
 #[test]
 fn the_soft_limit_of_descriptors_is_raised_to_two_for_each_connection() {
-    use std::io::{BufRead, BufReader};
     let config = format!(
         "[server]\nlisten = \"127.0.0.1:0\"\nmax_connections = 300\n{}",
         super::LIBRARY_CONFIG
@@ -24,14 +24,10 @@ fn the_soft_limit_of_descriptors_is_raised_to_two_for_each_connection() {
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", "ulimit -Sn 256; exec \"$0\" serve"]).arg(weir.get_program());
     shell.envs(weir.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    shell.current_dir(folder.path()).stderr(std::process::Stdio::piped());
-    let mut weir = shell.spawn().expect("it starts");
-    let mut log = BufReader::new(weir.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
-    assert!(log.any(|line| line.contains("\"ready\"")));
-    let limits = std::fs::read_to_string(format!("/proc/{}/limits", weir.id())).expect("it runs");
-    super::serving::terminate(&weir);
-    log.for_each(drop);
-    assert!(weir.wait().expect("it ends").success());
+    shell.current_dir(folder.path());
+    let mut weir = Weir::serve(shell);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", weir.pid())).expect("it runs");
+    weir.end();
     let files =
         limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("a line");
     assert_eq!(files.split_whitespace().next(), Some("600"), "{files}");
@@ -59,13 +55,9 @@ fn a_service_whose_upstream_has_no_program_says_so_and_serves_the_others() {
         [upstreams.house]\nprompts_dir = \"prompts\"\n\
         [upstreams.gone]\ncommand = \"no-such-program\"\n";
     let folder = folder(config);
-    let mut weir = crate::program();
-    weir.arg("serve").current_dir(folder.path()).stderr(std::process::Stdio::piped());
-    let mut weir = weir.spawn().expect("it starts");
-    let mut log = std::io::BufReader::new(weir.stderr.take().expect("a pipe"));
-    let down = super::serving::line_with(&mut log, "\"upstream disconnected\"");
-    super::serving::terminate(&weir);
-    assert!(weir.wait().expect("it ends").success());
+    let mut weir = super::serve(folder.path());
+    let down = weir.wait_for_log("\"upstream disconnected\"");
+    weir.end();
     let reason =
         "no program `no-such-program` in PATH; install it, or write its whole path as `command`";
     assert!(down.contains("\"gone\"") && down.contains(reason), "{down}");
@@ -94,11 +86,9 @@ fn s45_a_child_gets_its_own_environment_and_no_descriptor_of_ours() {
         ("SSH_AUTH_SOCK", "/canary"),
         ("LD_LIBRARY_PATH", "/canary"),
     ]);
-    let mut weir = weir.stderr(std::process::Stdio::piped()).spawn().expect("it starts");
-    let mut log = std::io::BufReader::new(weir.stderr.take().expect("a pipe"));
-    super::serving::line_with(&mut log, "\"upstream disconnected\"");
-    super::serving::terminate(&weir);
-    assert!(weir.wait().expect("it ends").success());
+    let mut weir = Weir::serve(weir);
+    weir.wait_for_log("\"upstream disconnected\"");
+    weir.end();
 
     let report = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("it ran");
     let environment = report("environment");
@@ -261,20 +251,19 @@ fn s35_a_service_and_its_children_leave_no_core_and_nobody_looks_into_its_memory
     for command in ["serve", "stdio"] {
         let mut weir = public.command(&[command]);
         weir.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
-        let mut weir = weir.stderr(std::process::Stdio::piped()).spawn().expect("it starts");
+        let mut weir = Weir::spawn(weir);
         if command == "stdio" {
             let hello = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n";
-            let mut input = weir.stdin.as_ref().expect("a pipe");
+            let mut input = weir.child.stdin.as_ref().expect("a pipe");
             std::io::Write::write_all(&mut input, hello).expect("it reads");
         }
-        let mut log = std::io::BufReader::new(weir.stderr.take().expect("a pipe"));
-        super::serving::line_with(&mut log, "\"upstream disconnected\"");
+        weir.wait_for_log("\"upstream disconnected\"");
         let limits = |path: &Path| {
             let limits = std::fs::read_to_string(path).expect("it can be read");
             let core = limits.lines().find(|line| line.starts_with("Max core file size"));
             core.expect("a line").split_whitespace().skip(4).map(str::to_owned).collect::<Vec<_>>()
         };
-        let process = PathBuf::from(format!("/proc/{}", weir.id()));
+        let process = PathBuf::from(format!("/proc/{}", weir.pid()));
         assert_eq!(limits(&process.join("limits")), ["0", "0", "bytes"], "{command}");
         assert_eq!(limits(&public.path("limits")), ["0", "0", "bytes"], "a child of {command}");
         // The kernel gives /proc files of a process that is not dumpable to root.
@@ -286,9 +275,8 @@ fn s35_a_service_and_its_children_leave_no_core_and_nobody_looks_into_its_memory
         let status = std::fs::read_to_string(process.join("status")).expect("it can be read");
         let user = status.lines().find_map(|line| line.strip_prefix("Uid:")).expect("a user");
         assert!(!user.trim_start().starts_with("0\t"), "as root it would show nothing: {user}");
-        drop(weir.stdin.take());
-        super::serving::terminate(&weir);
-        assert!(weir.wait().expect("it ends").success());
+        drop(weir.child.stdin.take());
+        weir.end();
         std::fs::remove_file(public.path("limits")).expect("it was written");
     }
 }

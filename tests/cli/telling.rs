@@ -1,13 +1,10 @@
 //! Colors, versions, scripts for shells, and contents of the log.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-
 use assert_cmd::Command;
 use insta::assert_snapshot;
 
-use super::serving::terminate;
-use super::{LIBRARY_CONFIG, folder, script, scripted, serve, serve_until, shown};
+use super::{LIBRARY_CONFIG, folder, script, scripted, serve, shown};
+use crate::lab::http::exchange;
 
 /// Output for a configuration with a mistake, and for a wrong argument.
 fn report(arguments: &[&str], variables: &[(&str, &str)]) -> [String; 2] {
@@ -115,12 +112,10 @@ fn a_log_message_of_an_upstream_that_belongs_to_no_call_goes_into_weirs_own_log(
     let stray = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"stray"}}"#;
     let answer = format!(r#""result":{{"tools":[]}}}}' '{}"#, &stray[..stray.len() - 1]);
     script(folder.path(), "hub", &[("tools/list", &answer)]);
-    let (mut weir, log, [_, line]) =
-        serve_until(folder.path(), ["\"ready\"", "upstream log message"]);
+    let mut weir = serve(folder.path());
+    let line = weir.wait_for_log("upstream log message");
     assert!(line.contains("\"upstream\":\"hub\"") && line.contains("stray"), "{line}");
-    terminate(&weir);
-    log.for_each(drop);
-    assert!(weir.wait().expect("it ends").success());
+    weir.end();
 }
 
 #[test]
@@ -129,29 +124,18 @@ fn only_the_log_at_debug_says_why_a_client_is_not_let_in() {
         key_sha256 = [\"2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae\"]\n";
     let log = "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"debug\"\nformat = \"json\"\n";
     let folder = folder(&format!("{log}{LIBRARY_CONFIG}{expired}"));
-    let (mut weir, mut log, ready) = serve(folder.path());
-    let (_, rest) = ready.split_once("\"endpoint\":\"http://").expect("an endpoint");
-    let host = rest.split_once("/mcp").expect("a path").0;
+    let mut weir = serve(folder.path());
     let answers = [("foo", "expired key"), ("bar", "unknown key")].map(|(key, why)| {
-        let mut stream = TcpStream::connect(host).expect("it listens");
-        let head = format!("POST /mcp HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {key}\r\n");
-        let rest =
-            "Content-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
-        write!(stream, "{head}{rest}").expect("written");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let line =
-            log.find_map(|line| line.ok().filter(|line| line.contains("client not authenticated")));
-        let line = line.expect("it is said");
+        let headers = format!("Authorization: Bearer {key}\r\nContent-Type: application/json\r\n");
+        let answer = exchange(&weir.address, "POST /mcp", &headers, "{}");
+        let line = weir.wait_for_log("client not authenticated");
         assert!(line.contains(why) && line.contains("\"level\":\"DEBUG\""), "{line}");
         assert!(answer.starts_with("HTTP/1.1 401 ") && !answer.contains("expired"), "{answer}");
         let lines = answer.lines().filter(|line| !line.to_lowercase().starts_with("date:"));
         lines.collect::<Vec<_>>().join("\n")
     });
     assert_eq!(answers[0], answers[1]);
-    terminate(&weir);
-    log.for_each(drop);
-    assert!(weir.wait().expect("it ends").success());
+    weir.end();
 }
 
 #[test]

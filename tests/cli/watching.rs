@@ -6,13 +6,16 @@ use std::num::NonZero;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use super::operating::Served;
+use crate::lab::blocking::{pause, wait_for_exit};
+use crate::lab::process::state_of;
+use crate::lab::{PATIENCE, wait_until};
 
 /// Terminal, and the program that runs on it.
 struct Terminal {
@@ -76,8 +79,8 @@ impl Terminal {
                 return text;
             }
             drop(parser);
-            assert!(start.elapsed() < Duration::from_secs(20), "{text}");
-            std::thread::yield_now();
+            assert!(start.elapsed() < PATIENCE, "{text}");
+            pause();
         }
     }
 
@@ -90,13 +93,9 @@ impl Terminal {
     }
 
     fn ends_with(&mut self, code: i32) {
-        assert_eq!(self.program.wait().expect("it ends").code(), Some(code));
-        let start = Instant::now();
+        assert_eq!(wait_for_exit(&mut self.program).code(), Some(code));
         // The last output may still be on its way.
-        while !self.is_restored() {
-            assert!(start.elapsed() < Duration::from_secs(20), "the terminal is left as it was");
-            std::thread::yield_now();
-        }
+        wait_until("the terminal is as it was", || self.is_restored());
     }
 }
 
@@ -222,11 +221,8 @@ fn top_gives_the_terminal_back_while_it_is_suspended() {
     terminal.wait_for(|screen, text| screen.alternate_screen() && text.contains("house"));
     terminal.press(b"\x1a");
     terminal.wait_for(|screen, _| !screen.alternate_screen() && !screen.hide_cursor());
-    let stat = format!("/proc/{}/stat", terminal.program.id());
-    let start = Instant::now();
-    while !std::fs::read_to_string(&stat).expect("it is there").contains(") T ") {
-        assert!(start.elapsed() < Duration::from_secs(20), "it is not suspended");
-    }
+    let program = terminal.program.id();
+    wait_until("it is suspended", || state_of(program) == Some('T'));
     assert!(terminal.is_restored());
     kill_process(Pid::from_child(&terminal.program), Signal::CONT).expect("it is there");
     terminal.wait_for(|screen, text| screen.alternate_screen() && text.contains("house"));

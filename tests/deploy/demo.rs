@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};
 
 use crate::lab::client::{Client, Revision};
-use crate::lab::weir::children;
+use crate::lab::process::children;
 use crate::lab::{runs, until, until_disconnected};
 
 /// Running demonstration.

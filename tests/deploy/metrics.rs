@@ -2,28 +2,22 @@
 //! alerts use only metrics that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
 use super::{deploy, part, yaml};
+use crate::lab::http::{exchange, post};
+use crate::lab::wait_until;
+use crate::lab::weir::Weir;
 
-/// Weir process.
+/// Weir with an admin listener.
 struct Served {
-    weir: Child,
-    host: String,
+    weir: Weir,
     admin: String,
     _folder: tempfile::TempDir,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.weir.kill();
-        let _ = self.weir.wait();
-    }
 }
 
 const KEY: &str = "a long and random text that is somebody's key";
@@ -55,75 +49,45 @@ impl Served {
         let folder = tempfile::TempDir::new().expect("a folder");
         std::fs::write(folder.path().join("weir.toml"), config()).expect("written");
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        command.arg("serve").current_dir(folder.path()).stderr(Stdio::piped());
-        let mut weir = command.spawn().expect("it starts");
-        let log = BufReader::new(weir.stderr.take().expect("a pipe"));
-        let mut lines = log.lines().map_while(Result::ok);
-        let mut report = |word: &str| {
-            let line = lines.by_ref().find(|line| line.contains(word)).expect(word);
-            let (_, rest) = line.split_once("://127.0.0.1:").expect("an address");
-            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-            format!("127.0.0.1:{digits}")
-        };
-        let (admin, host) = (report("admin listener started"), report("\"ready\""));
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { weir, host, admin, _folder: folder }
-    }
-
-    fn send(&self, host: &str, head: &str, body: &str) -> String {
-        let mut stream = TcpStream::connect(host).expect("it listens");
-        let length = body.len();
-        write!(stream, "{head}Connection: close\r\nContent-Length: {length}\r\n\r\n{body}")
-            .expect("written");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        answer
+        command.arg("serve").current_dir(folder.path());
+        let mut weir = Weir::serve(command);
+        let line = weir.wait_for_log("admin listener started");
+        let line: Value = serde_json::from_str(&line).expect("JSON");
+        let admin = line["address"].as_str().expect("an address").to_owned();
+        Self { weir, admin, _folder: folder }
     }
 
     /// Sends a request of the newest revision.
-    fn post(&self, key: &str, method: &str, name: Option<&str>, mut params: Value) -> String {
-        params["_meta"] = json!({
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientCapabilities": {},
-        });
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let name = name.map(|name| format!("Mcp-Name: {name}\r\n")).unwrap_or_default();
-        let head = format!(
-            "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nAuthorization: Bearer {key}\r\n\
-             Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
-             Mcp-Method: {method}\r\n{name}",
-            self.host
-        );
-        self.send(&self.host, &head, &body.to_string())
+    fn post(&self, key: &str, method: &str, params: Value) -> String {
+        post(&self.weir.address, Some(key), method, params)
     }
 
     /// Runs a complete session of a legacy client.
     fn session(&self) {
-        let head = |method: &str, more: &str| {
-            format!(
-                "{method} /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
-                 Authorization: Bearer {KEY}\r\nAccept: application/json, text/event-stream\r\n{more}",
-                self.host
-            )
+        let request = |method: &str, more: &str, body: &str| {
+            let headers = format!(
+                "Content-Type: application/json\r\nAuthorization: Bearer {KEY}\r\n\
+                 Accept: application/json, text/event-stream\r\n{more}"
+            );
+            exchange(&self.weir.address, &format!("{method} /mcp"), &headers, body)
         };
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "x", "version": "1" },
         } });
-        let answer = self.send(&self.host, &head("POST", ""), &body.to_string());
+        let answer = request("POST", "", &body.to_string());
         let id = answer.lines().find_map(|line| {
             let (name, value) = line.split_once(": ")?;
             name.eq_ignore_ascii_case("mcp-session-id").then(|| value.trim().to_owned())
         });
         let more = format!("Mcp-Session-Id: {}\r\n", id.expect("a session"));
         let body = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/list" });
-        self.send(&self.host, &head("POST", &more), &body.to_string());
-        let ended = self.send(&self.host, &head("DELETE", &more), "");
+        request("POST", &more, &body.to_string());
+        let ended = request("DELETE", &more, "");
         assert!(ended.starts_with("HTTP/1.1 20"), "{ended}");
     }
 
     fn metrics(&self) -> String {
-        let head = format!("GET /metrics HTTP/1.1\r\nHost: {}\r\n", self.admin);
-        let answer = self.send(&self.admin, &head, "");
+        let answer = exchange(&self.admin, "GET /metrics", "", "");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
         assert!(
             head.contains("application/openmetrics-text; version=1.0.0; charset=utf-8"),
@@ -168,27 +132,27 @@ fn parsed(text: &str) -> BTreeMap<String, Family> {
 /// Returns the metrics of a Weir after every kind of traffic.
 fn exported() -> BTreeMap<String, Family> {
     let served = Served::start();
-    let post = |method: &str, name: Option<&str>, params| served.post(KEY, method, name, params);
+    let post = |method: &str, params| served.post(KEY, method, params);
     // Waits until the prompt is listed.
-    while !post("tools/list", None, json!({})).contains("notes__") {}
+    wait_until("the prompt is listed", || post("tools/list", json!({})).contains("notes__"));
     for method in
         ["prompts/list", "resources/list", "resources/templates/list", "server/discover", "x/y"]
     {
-        post(method, None, json!({}));
+        post(method, json!({}));
     }
     for (name, arguments) in [("notes__echo", json!({ "a": 1 })), ("notes__nothing", json!({}))] {
-        post("tools/call", Some(name), json!({ "name": name, "arguments": arguments }));
+        post("tools/call", json!({ "name": name, "arguments": arguments }));
     }
     let odd = "notes__\"} 1";
-    post("prompts/get", Some("notes__none"), json!({ "name": odd }));
+    post("prompts/get", json!({ "name": odd }));
     for _ in 0..2 {
         let reference = json!({ "type": "ref/prompt", "name": "notes__x" });
         let argument = json!({ "name": "a", "value": "b" });
-        post("completion/complete", None, json!({ "ref": reference, "argument": argument }));
+        post("completion/complete", json!({ "ref": reference, "argument": argument }));
     }
-    assert!(served.post("wrong", "tools/list", None, json!({})).starts_with("HTTP/1.1 401"));
-    let strange = "GET /mcp HTTP/1.1\r\nHost: evil.example\r\n";
-    assert!(served.send(&served.host, strange, "").starts_with("HTTP/1.1 403"));
+    assert!(served.post("wrong", "tools/list", json!({})).starts_with("HTTP/1.1 401"));
+    let strange = exchange(&served.weir.address, "GET /mcp", "Host: evil.example\r\n", "");
+    assert!(strange.starts_with("HTTP/1.1 403"), "{strange}");
     served.session();
     parsed(&served.metrics())
 }

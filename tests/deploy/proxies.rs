@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use super::run;
 use crate::lab::caddy::Caddy;
 use crate::lab::nginx::Nginx;
+use crate::lab::weir::Weir;
 
 const HOST: &str = "mcp.example.com";
 
@@ -22,8 +23,8 @@ impl Drop for ChildGuard {
     }
 }
 
-/// Starts Weir with a prompt library, and returns its port.
-fn weir(folder: &TempDir) -> (ChildGuard, u16) {
+/// Starts Weir with a prompt library.
+fn weir(folder: &TempDir) -> Weir {
     std::fs::create_dir(folder.path().join("prompts")).expect("made");
     write_prompt(folder, "first");
     let config = format!(
@@ -33,19 +34,7 @@ fn weir(folder: &TempDir) -> (ChildGuard, u16) {
     std::fs::write(folder.path().join("weir.toml"), config).expect("written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(["serve", "--config"]).arg(folder.path().join("weir.toml"));
-    let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
-    let mut log = BufReader::new(child.stderr.take().expect("a pipe"));
-    let child = ChildGuard(child);
-    let mut line = String::new();
-    // Skips the line of the admin listener.
-    while !line.contains("\"endpoint\"") {
-        line.clear();
-        assert_ne!(log.read_line(&mut line).expect("text"), 0, "it ends before it is ready");
-    }
-    // Reads further output, so that the pipe does not become full.
-    std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-    let port = line.split("http://127.0.0.1:").nth(1).and_then(|rest| rest.split('/').next());
-    (child, port.expect("a port").parse().expect("a number"))
+    Weir::serve(command)
 }
 
 fn write_prompt(folder: &TempDir, name: &str) {
@@ -147,12 +136,12 @@ fn forwards_http_sse(proxied: &Proxied) {
 #[test]
 fn nginx_lets_calls_and_events_through() {
     let place = TempDir::new().expect("a folder");
-    let (_weir, upstream) = weir(&place);
-    let nginx = Nginx::start_with_tls(&[format!("127.0.0.1:{upstream}")]);
+    let weir = weir(&place);
+    let nginx = Nginx::start_with_tls(std::slice::from_ref(&weir.address));
     let proxied = Proxied { scheme: "https", port: nginx.port };
     forwards_calls_and_events(&proxied, &place);
     forwards_http_sse(&proxied);
-    let nginx = Nginx::start_for_containers(&[format!("127.0.0.1:{upstream}")]);
+    let nginx = Nginx::start_for_containers(std::slice::from_ref(&weir.address));
     let proxied = Proxied { scheme: "http", port: nginx.port };
     forwards_http_sse(&proxied);
 }
@@ -160,8 +149,8 @@ fn nginx_lets_calls_and_events_through() {
 #[test]
 fn caddy_lets_calls_and_events_through() {
     let place = TempDir::new().expect("a folder");
-    let (_weir, upstream) = weir(&place);
-    let caddy = Caddy::start(HOST, &[format!("127.0.0.1:{upstream}")]);
+    let weir = weir(&place);
+    let caddy = Caddy::start(HOST, std::slice::from_ref(&weir.address));
     let proxied = Proxied { scheme: "http", port: caddy.port };
     forwards_calls_and_events(&proxied, &place);
     forwards_http_sse(&proxied);

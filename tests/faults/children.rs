@@ -8,8 +8,11 @@ use serde_json::json;
 use crate::lab::client::{Outcome, Revision};
 use crate::lab::ledger::Ledger;
 use crate::lab::night::bound;
+use crate::lab::process::state_of;
 use crate::lab::weir::Weir;
-use crate::lab::{Lab, alone, alone_by_night, beside_others, by_night, runs, shortest, until};
+use crate::lab::{
+    Lab, alone_by_night, beside_others, by_night, runs, shortest, until, until_served,
+};
 
 /// Short retry pauses, so that a test does not wait for a server that is back.
 const QUICK: &str = "[defaults]\nretry = { backoff = \"20ms\", max_backoff = \"50ms\" }\n";
@@ -102,13 +105,8 @@ async fn crash(weir: &Weir, evil: &crate::lab::evil::Evil, cycle: usize) -> Dura
         .await;
     weir.wait_until_listed(&evil.name).await;
     // A listed upstream need not be connected: its previous list stays.
-    loop {
-        let (outcome, _) = weir.call(&evil.name, json!({})).await;
-        if outcome.is_result() {
-            return slowest;
-        }
-        tokio::task::yield_now().await;
-    }
+    until_served(weir, &evil.name).await;
+    slowest
 }
 
 // === F-21: standard error ===
@@ -132,7 +130,9 @@ async fn f21_a_flood_on_standard_error_is_drained_and_kept_short() {
     eprintln!(
         "F-21: {bytes} bytes in {took:?}, {cpu_time:?} of a processor, {more} bytes more, {lines} lines of log"
     );
-    assert!(more <= 1 << 20, "{more} bytes more");
+    // By day there are a few allocations of others in it; it is far below the bytes that came.
+    let most = if by_night() { 1 << 20 } else { 8 << 20 };
+    assert!(more <= most, "{more} bytes more");
     assert!(cpu_time <= took + Duration::from_millis(50), "{cpu_time:?} in {took:?}");
     assert!(lines < 1_000, "{lines} lines of log");
     weir.stop().await;
@@ -153,7 +153,7 @@ async fn f22_a_child_that_ends_is_noticed_although_another_holds_its_pipes() {
     assert!(took < bound(20_000, 500), "{took:?}");
     until("no process of its first run is left", || !first.iter().any(|process| runs(*process)))
         .await;
-    assert_eq!(weir.resources().zombies, 0);
+    until("none is a zombie", || weir.resources().zombies == 0).await;
     weir.wait_until_listed("a").await;
     weir.stop().await;
     assert_eq!(survivors(&lab), [0; 0]);
@@ -163,10 +163,11 @@ async fn f22_a_child_that_ends_is_noticed_although_another_holds_its_pipes() {
 async fn f23_a_child_that_ignores_the_end_of_its_input_is_asked_after_two_seconds() {
     let _turn = beside_others().await;
     let lab = Lab::new().stdio("a", json!({ "ignores_eof": true }));
-    let took = lab.serve_all("").await.stop().await;
+    // Without the request it would be killed a minute later.
+    let weir = lab.serve_all("[defaults]\ntimeouts.terminate = \"60s\"\n").await;
+    let took = weir.stop().await;
     eprintln!("F-23: {took:?}");
-    // Without the request it would be killed after five seconds.
-    assert!((Duration::from_secs(2)..bound(4_500, 2_500)).contains(&took), "{took:?}");
+    assert!((Duration::from_secs(2)..bound(30_000, 2_500)).contains(&took), "{took:?}");
     assert_eq!(survivors(&lab), [0; 0]);
 }
 
@@ -222,9 +223,11 @@ async fn f26_what_has_left_its_process_group_ends_with_its_child_and_nobody_else
         weir.wait_until_listed("a").await;
         assert!(others.iter().all(|process| runs(*process)));
         assert_eq!(lab.evil("b").processes(), others);
-        // No process remains as a zombie.
-        assert!(!first.iter().any(|process| crate::lab::weir::state_of(*process).is_some()));
-        assert_eq!(weir.resources().zombies, 0);
+        until("none is a zombie", || {
+            !first.iter().any(|process| state_of(*process).is_some())
+                && weir.resources().zombies == 0
+        })
+        .await;
         weir.stop().await;
         assert_eq!(survivors(&lab), [0; 0]);
     }
@@ -292,7 +295,7 @@ async fn end_of_descendants(upstreams: usize, with_weir: bool) {
 async fn f28_a_child_that_never_reads_costs_its_own_calls_only() {
     let _turn = beside_others().await;
     let mut lab = Lab::new().stdio("deaf", json!({})).stdio("fine", json!({}));
-    lab.evil_mut("deaf").extra = "limits.concurrency = 4\ntimeouts.call = \"4s\"".into();
+    lab.evil_mut("deaf").extra = "limits.concurrency = 4\ntimeouts.call = \"10s\"".into();
     let weir = lab.serve_all("").await;
     let (first, ()) = tokio::join!(weir.call("deaf", json!({ "deaf": true })), async {
         until("it has gone deaf", || !lab.evil("deaf").executions().is_empty()).await;
@@ -303,14 +306,14 @@ async fn f28_a_child_that_never_reads_costs_its_own_calls_only() {
         let (calls, others) = tokio::join!(calls, others);
         for (outcome, took) in calls {
             assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
-            // A call waits at most one second for its turn, and its time limit is four seconds.
-            assert!(took < bound(20_000, 5_500), "{took:?}");
+            // A call waits at most one second for its turn, and its time limit is ten seconds.
+            assert!(took < bound(30_000, 11_500), "{took:?}");
         }
         let slowest = others.iter().map(|(_, took)| *took).max().unwrap();
         assert!(others.iter().all(|(outcome, _)| outcome.is_result()));
         eprintln!("F-28: slowest call to the other {slowest:?}");
         // Long before the first call to the one that is deaf ends.
-        assert!(slowest < bound(3_000, 1_000), "{slowest:?}");
+        assert!(slowest < bound(8_000, 1_000), "{slowest:?}");
     });
     assert!(!first.0.is_result());
     weir.stop().await;
@@ -344,7 +347,8 @@ async fn f28_what_waits_for_a_child_that_never_reads_is_bounded_and_the_rest_is_
         eprintln!("F-28: {} refused, the slowest after {slowest:?}", refused.len());
         // An in-memory test in `tests/it` checks the exact number.
         assert!((63..=66).contains(&waited.len()), "{} wait", waited.len());
-        assert!(slowest < bound(6_000, 1_250), "{slowest:?}");
+        // The others wait for twelve.
+        assert!(slowest < bound(10_000, 1_250), "{slowest:?}");
         assert!(waited.iter().all(|(outcome, _)| outcome.code() == 5040), "{waited:?}");
     });
     assert!(!first.0.is_result());
@@ -406,10 +410,7 @@ async fn f31_a_line_without_an_end_is_not_kept() {
     assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
     assert!(took < bound(20_000, 2_000), "{took:?}");
     // This was the third one within a minute, so the child is restarted.
-    let begin = Instant::now();
-    while !weir.call("a", json!({})).await.0.is_result() {
-        assert!(begin.elapsed() < Duration::from_secs(10), "it does not come back");
-    }
+    until_served(&weir, "a").await;
     weir.stop().await;
 }
 
@@ -468,7 +469,8 @@ async fn f34_a_slow_start_keeps_nobody_waiting() {
     assert!(first < bound(20_000, 2_500), "{first:?}");
     let mut client = weir.client(Revision::MODERN).await;
     let took = shortest(async || assert_eq!(client.tools().await, ["fine__call"])).await;
-    assert!(took < Duration::from_millis(250), "{took:?}");
+    // A list that waits for an upstream takes two seconds.
+    assert!(took < bound(1_500, 250), "{took:?}");
     lab.evil("slow").create("go");
     weir.wait_until_listed("slow").await;
     weir.stop().await;
@@ -476,7 +478,7 @@ async fn f34_a_slow_start_keeps_nobody_waiting() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f36_answers_to_what_was_never_asked_are_dropped() {
-    let _turn = alone().await;
+    let _turn = alone_by_night().await;
     let lab = Lab::new().stdio("mad", json!({})).stdio("fine", json!({}));
     let weir = lab.serve_all("").await;
     let answer = r#"{"jsonrpc":"2.0","id":4000000000,"result":{"content":[]}}"#;

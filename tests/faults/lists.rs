@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::lab::client::Revision;
 use crate::lab::night::bound;
 use crate::lab::weir::Weir;
-use crate::lab::{Lab, alone, alone_by_night, beside_others, by_night, until};
+use crate::lab::{Lab, alone_by_night, beside_others, by_night, until};
 
 const CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
 
@@ -59,7 +59,8 @@ async fn f40_f43_a_list_that_goes_round_in_circles_ends_after_three_pages_withou
 async fn f41_a_list_without_an_end_ends_by_its_bounds() {
     let _turn = alone_by_night().await;
     let lab = Lab::new().stdio("endless", json!({ "walk": "endless" })).stdio("fine", json!({}));
-    let weir = lab.serve("").await;
+    // The time for a list is no bound here, however slow the machine is.
+    let weir = lab.serve("[defaults]\ntimeouts.list = \"10m\"\n").await;
     weir.wait_until_listed("fine").await;
     let took = weir.wait_until_listed("endless").await;
     let tools = tools_of(&weir, "endless").await;
@@ -69,14 +70,14 @@ async fn f41_a_list_without_an_end_ends_by_its_bounds() {
         "F-41: {} items of {pages} pages in {took:?}, {resident} bytes resident",
         tools.len()
     );
-    assert!(tools.len() <= 10_000 && pages <= 100, "{} items, {pages} pages", tools.len());
-    assert!(took < Duration::from_secs(11), "{took:?}");
+    assert_eq!((tools.len(), pages), (10_000, 100));
+    assert!(took < bound(60_000, 11_000), "{took:?}");
     assert!(resident < 128 << 20, "{resident}");
     weir.stop().await;
 }
 
-/// Durations of the calls to `fine` until the first page of the list has a next page, or has none.
-async fn calls_until_list(weir: &Weir, has_more: bool) -> Vec<Duration> {
+/// Durations of the calls to `fine` until the first page of the list has a next page.
+async fn calls_until_list(weir: &Weir) -> Vec<Duration> {
     let (mut client, mut list) =
         (weir.client(Revision::MODERN).await, weir.client(Revision::MODERN).await);
     let (mut times, mut next_look) = (Vec::new(), Instant::now());
@@ -87,7 +88,7 @@ async fn calls_until_list(weir: &Weir, has_more: bool) -> Vec<Duration> {
         times.push(begin.elapsed());
         if next_look <= Instant::now() {
             let page = list.request("tools/list", json!({})).await.result();
-            if page.get("nextCursor").is_some() == has_more {
+            if page.get("nextCursor").is_some() {
                 return times;
             }
             next_look = Instant::now() + Duration::from_millis(100);
@@ -96,41 +97,30 @@ async fn calls_until_list(weir: &Weir, has_more: bool) -> Vec<Duration> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f41_a_list_as_long_as_any_may_be_holds_up_nobody_else() {
-    let _turn = alone().await;
-    let items = if by_night() { 1_000_000 } else { 20_000 };
+async fn f41_a_list_as_long_as_any_may_be_holds_up_nobody_else_nightly() {
+    if !by_night() {
+        return;
+    }
+    let _turn = alone_by_night().await;
+    let items = 1_000_000;
     let lab = Lab::new().stdio("many", json!({ "walk": "pages" })).http("fine", json!({})).await;
     let limits = "[defaults.limits]\nmax_items = 1000000\nmax_pages = 200\nmax_list = \"1GiB\"\n\
                   [defaults.timeouts]\nlist = \"5m\"\n";
     let weir = lab.serve_all(limits).await;
     let storm = json!({ "text": CHANGED, "per_second": 1 });
-    let script = |items: usize| {
-        let script = json!({ "walk": "pages", "more_tools": items, "storm": storm });
-        lab.evil("many").script(script);
-    };
-    // A list that holds up calls does so each time, a stall of the machine does not.
-    let (rounds, mut shortest) = (if by_night() { 1 } else { 2 }, Duration::MAX);
-    for round in 0..rounds {
-        if round > 0 {
-            script(0);
-            calls_until_list(&weir, false).await;
-        }
-        script(items);
-        let begin = Instant::now();
-        let mut times = calls_until_list(&weir, true).await;
-        times.sort();
-        let [median, p99, longest] =
-            [times.len() / 2, times.len() * 99 / 100, times.len() - 1].map(|at| times[at]);
-        eprintln!(
-            "F-41: {items} items listed in {:?}; {} calls meanwhile: median {median:?}, p99 {p99:?}, longest {longest:?}",
-            begin.elapsed(),
-            times.len()
-        );
-        shortest = shortest.min(longest);
-    }
-    // Weir processes such a list in one go in a few microseconds per item, ten times that without
-    // optimization.
-    assert!(shortest < bound(500, 250), "{shortest:?}");
+    lab.evil("many").script(json!({ "walk": "pages", "more_tools": items, "storm": storm }));
+    let begin = Instant::now();
+    let mut times = calls_until_list(&weir).await;
+    times.sort();
+    let [median, p99, longest] =
+        [times.len() / 2, times.len() * 99 / 100, times.len() - 1].map(|at| times[at]);
+    eprintln!(
+        "F-41: {items} items listed in {:?}; {} calls meanwhile: median {median:?}, p99 {p99:?}, longest {longest:?}",
+        begin.elapsed(),
+        times.len()
+    );
+    // Weir would process such a list in one go in a few microseconds per item.
+    assert!(longest < Duration::from_millis(250), "{longest:?}");
     weir.stop().await;
 }
 
@@ -199,7 +189,7 @@ async fn f47_of_a_name_that_comes_twice_the_first_counts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f48_f49_a_storm_of_notices_costs_a_list_a_second_and_its_last_change_is_seen_soon() {
-    let _turn = alone().await;
+    let _turn = alone_by_night().await;
     let seconds = if by_night() { 60 } else { 4 };
     let lab = fleet(&json!({})).await;
     let weir = lab.serve_all("").await;
@@ -265,8 +255,9 @@ async fn f50_a_server_that_announces_a_change_with_every_list_is_not_listed_for_
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let listed: Vec<_> = lab.evils().iter().map(|evil| evil.times("tools/list")).collect();
+    let seconds = begin.elapsed().as_secs() as usize;
     eprintln!("F-50: {listed:?} lists in {seconds} s");
-    let most = if by_night() { 12 } else { 8 };
+    let most = if by_night() { 12 } else { 3 + seconds };
     assert!(listed.iter().all(|listed| *listed <= most), "{listed:?}");
     weir.stop().await;
 }
@@ -307,7 +298,7 @@ async fn f52_long_lists_of_many_upstreams_are_walked_quickly() {
     let more = weir.resources().resident_bytes.saturating_sub(calm);
     eprintln!("F-52: {} tools in {took:?}, {more} bytes for {bytes} bytes of JSON", tools.len());
     assert_eq!(tools.len(), 10 * each);
-    assert!(took < Duration::from_secs(if cfg!(debug_assertions) { 6 } else { 2 }), "{took:?}");
+    assert!(took < bound(30_000, 2_000), "{took:?}");
     weir.stop().await;
 }
 

@@ -1,5 +1,5 @@
 //! Adverse machines: busy, starved, with a clock that jumps, and with unusual environments (F-35,
-//! F-95, F-98, F-99).
+//! F-95, F-98, F-99). The first two kinds are measured by night.
 
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
@@ -18,9 +18,10 @@ use tokio::net::TcpStream;
 use crate::lab::client::{Client, Revision};
 use crate::lab::ledger::Ledger;
 use crate::lab::load::Plan;
+use crate::lab::night::bound;
 use crate::lab::ports::free_port;
 use crate::lab::weir::Weir;
-use crate::lab::{Lab, PATIENCE, alone, beside_others, by_night, until};
+use crate::lab::{Lab, PATIENCE, alone_by_night, beside_others, by_night, until};
 
 fn free_address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], free_port()))
@@ -39,13 +40,15 @@ async fn healthz(address: SocketAddr) -> Option<String> {
 // === F-35: a child that uses all processors ===
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f35_while_a_child_takes_all_processors_all_calls_of_the_others_succeed_and_time_limits_hold()
- {
-    let _turn = alone().await;
-    let time = Duration::from_secs(if by_night() { 20 } else { 3 });
-    let mut lab = Lab::new().stdio("hog", json!({})).stdio("a", json!({}));
+async fn f35_while_a_child_takes_all_processors_others_are_served_and_limits_hold_nightly() {
+    if !by_night() {
+        return;
+    }
+    let _turn = alone_by_night().await;
+    let time = Duration::from_secs(20);
+    let mut lab = Lab::new().stdio("hog", json!({})).stdio("a", json!({})).stdio("hung", json!({}));
     lab = lab.http("b", json!({ "revision": "2026-07-28" })).await;
-    lab.evil_mut("a").extra = "timeouts.call = \"1s\"".into();
+    lab.evil_mut("hung").extra = "timeouts.call = \"1s\"".into();
     let admin = free_address();
     let weir = lab.serve_all(&format!("[admin]\nlisten = \"{admin}\"\n")).await;
     let others = ["a".to_owned(), "b".to_owned()];
@@ -65,7 +68,7 @@ async fn f35_while_a_child_takes_all_processors_all_calls_of_the_others_succeed_
     let burn = json!({ "burn_ms": (time * 2).as_millis() as u64, "burn_bytes": 256 << 20 });
     let (hog, (during, limit, health)) = tokio::join!(weir.call("hog", burn), async {
         let during = measure().await;
-        let (outcome, limit) = weir.call("a", json!({ "never": true })).await;
+        let (outcome, limit) = weir.call("hung", json!({ "never": true })).await;
         assert_eq!(outcome.code(), 5040, "{outcome:?}");
         let begin = Instant::now();
         assert_eq!(healthz(admin).await.as_deref(), Some("200"));
@@ -185,7 +188,8 @@ async fn f95_time_limits_and_limits_do_not_mind_a_clock_that_jumps_and_what_expi
     let (slow, (short, took), ()) = tokio::join!(slow, short, jumping);
     assert!(slow.is_result(), "{slow:?}");
     assert_eq!(short.code(), 5040, "{short:?}");
-    assert!((Duration::from_secs(1)..Duration::from_secs(3)).contains(&took), "{took:?}");
+    // The default time limit is 60 s.
+    assert!((Duration::from_secs(1)..bound(20_000, 3_000)).contains(&took), "{took:?}");
 
     // A quota of five an hour stays five, however many hours the clock says have passed.
     let say = json!({ "name": "slow__say", "arguments": { "nonce": "2" } });
@@ -233,9 +237,12 @@ impl Drop for Starved {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f98_with_a_fifth_of_the_processor_time_limits_hold_and_it_says_that_it_lives() {
-    let _turn = alone().await;
-    let time = Duration::from_secs(if by_night() { 60 } else { 4 });
+async fn f98_with_a_fifth_of_the_processor_time_limits_hold_and_it_says_that_it_lives_nightly() {
+    if !by_night() {
+        return;
+    }
+    let _turn = alone_by_night().await;
+    let time = Duration::from_secs(60);
     let mut lab = Lab::new().stdio("a", json!({})).stdio("hung", json!({}));
     lab = lab.http("b", json!({ "revision": "2026-07-28" })).await;
     // Calls to it go on, and the circuit breaker does not open.
@@ -271,9 +278,8 @@ async fn f98_with_a_fifth_of_the_processor_time_limits_hold_and_it_says_that_it_
         ledger.ended(),
         ledger.p99(&["a", "b"])
     );
-    let least = if cfg!(debug_assertions) { 3 } else { 1 };
-    assert!(latest < Duration::from_secs(1 + least), "{latest:?}");
-    assert!(slowest < Duration::from_secs(least), "{slowest:?}");
+    assert!(latest < Duration::from_secs(2), "{latest:?}");
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
     // No after-effect remains.
     let after = Ledger::default();
     let mut client = weir.client(Revision::MODERN).await;

@@ -9,10 +9,18 @@ use crate::lab::client::{Outcome, Revision};
 use crate::lab::ledger::Ledger;
 use crate::lab::night::bound;
 use crate::lab::ports::free_port;
-use crate::lab::{Lab, alone_by_night, beside_others, by_night, shortest, until};
+use crate::lab::{
+    Lab, PATIENCE, alone_by_night, beside_others, by_night, shortest, until, until_served,
+};
 
 /// Revisions of a server, one of each era.
 const ERAS: [&str; 2] = ["2025-11-25", "2026-07-28"];
+
+/// Bound of the shortest of several lists that wait for no upstream; one that does takes two
+/// seconds.
+fn at_once() -> Duration {
+    bound(1_500, 250)
+}
 
 #[tokio::test]
 async fn f01_who_is_down_at_the_start_is_missing_and_nobody_else() {
@@ -42,7 +50,7 @@ async fn f01_who_is_down_at_the_start_is_missing_and_nobody_else() {
     });
     let next = next.await;
     eprintln!("F-01: ready in {:?}, first list {first:?}, next {next:?}", weir.took);
-    assert!(first < bound(10_000, 2_500) && next < Duration::from_millis(250));
+    assert!(first < bound(20_000, 2_500) && next < at_once(), "{first:?} {next:?}");
     weir.stop().await;
 }
 
@@ -67,7 +75,7 @@ async fn f02_with_all_down_lists_are_empty_and_calls_end_at_once() {
         assert!(matches!(outcome, Outcome::Error { .. }), "{outcome:?}");
     });
     let took = took.await;
-    assert!(took < Duration::from_millis(50), "{took:?}");
+    assert!(took < bound(1_000, 50), "{took:?}");
     weir.stop().await;
 }
 
@@ -77,12 +85,12 @@ async fn f03_a_slow_server_is_waited_for_by_its_own_callers() {
     // The slow responses wait for this test, so that whatever waits for them does not end before.
     let script = json!({ "on": { "tools/list": { "waits_for": "first list" } } });
     let lab = Lab::new().http("slow", script).await.http("fine", json!({})).await;
-    let weir = lab.serve("").await;
+    let weir = lab.serve("[defaults]\ntimeouts.list = \"60s\"\n").await;
     let begin = Instant::now();
     let mut client = weir.client(Revision::LEGACY).await;
     client.tools().await;
-    // A legacy client waits when it initializes. The time limit of the slow list is 10 s.
-    assert!(begin.elapsed() < bound(8_000, 2_200), "a list: {:?}", begin.elapsed());
+    // A legacy client waits when it initializes. The slow list has not come by then.
+    assert!(begin.elapsed() < bound(30_000, 2_200), "a list: {:?}", begin.elapsed());
     lab.evil("slow").create("first list");
     weir.wait_until_listed("slow").await;
     lab.evil("slow").script(json!({ "on": { "tools/list": { "never": true } } }));
@@ -100,7 +108,7 @@ async fn f03_a_slow_server_is_waited_for_by_its_own_callers() {
         client.tools().await;
     });
     let took = took.await;
-    assert!(took < Duration::from_millis(250), "{took:?}");
+    assert!(took < at_once(), "{took:?}");
     weir.stop().await;
 }
 
@@ -121,7 +129,7 @@ async fn f04_a_list_that_is_never_answered_is_left_out() {
         let next = shortest(async || assert_eq!(client.tools().await, ["fine__call"])).await;
         eprintln!("F-04: {revision}: first list {first:?}, next {next:?}");
         assert!(first < bound(20_000, 6_000), "{first:?}");
-        assert!(next < Duration::from_millis(250), "{next:?}");
+        assert!(next < at_once(), "{next:?}");
         weir.stop().await;
     }))
     .await;
@@ -260,7 +268,7 @@ async fn f08_every_status_with_every_body_is_an_error_of_its_kind() {
                 if text != rpc {
                     assert!([5030, -32603].contains(&code), "{name} {status}: {code} {message}");
                 }
-                while !weir.call(name, json!({})).await.0.is_result() {}
+                until_served(&weir, name).await;
             }
         }
         entry
@@ -350,13 +358,13 @@ async fn f13_who_is_back_is_asked_again_within_five_seconds() {
         lab.evil_mut(name).start().await;
         let begin = Instant::now();
         while !weir.call(name, json!({})).await.0.is_result() {
-            assert!(begin.elapsed() < Duration::from_secs(60));
+            assert!(begin.elapsed() < PATIENCE, "it is not back");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let took = begin.elapsed();
         let connections = lab.evil(name).times("connect") - connected;
         eprintln!("F-13: {revision} is back after {took:?}, {connections} connections");
-        assert!(took < bound(10_000, 5_500), "{took:?}");
+        assert!(took < bound(20_000, 5_500), "{took:?}");
         // Connections of the gateway's own requests are not for callers: each thread has its own.
         assert!(connections <= 6, "no herd of them: {connections}");
         weir.stop().await;

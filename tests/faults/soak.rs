@@ -1,9 +1,9 @@
 //! Soak test: a mixed load of both eras over ten upstreams, random faults, a configuration that
 //! changes all the time, and ledgers that have to balance (F-101, G1, G2, G7, G19).
 //!
-//! By day it takes seconds; `./dev soak 30m` (`WEIR_SOAK`) sets another duration. All randomness
-//! comes from one seed, which is printed; `WEIR_SEED` sets it. The faults of the load are then the
-//! same; effects of the clock are not.
+//! It runs by night and as `./dev soak 30m`, which sets its duration (`WEIR_SOAK`). All randomness
+//! comes from one seed. Each run has a new one, which is printed; `WEIR_SEED` sets it. The faults
+//! of the load are then the same; effects of the clock are not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +18,9 @@ use crate::lab::client::{Client, Revision};
 use crate::lab::ledger::{End, Ledger, Summary};
 use crate::lab::load::{Plan, Random};
 use crate::lab::ports::free_port;
-use crate::lab::weir::{Resources, Weir};
-use crate::lab::{Lab, alone, by_night, runs, soak_time, until};
+use crate::lab::process::Resources;
+use crate::lab::weir::Weir;
+use crate::lab::{Lab, alone_by_night, beside_others, by_night, runs, soak_time, until};
 
 /// Short intervals, so that a restarted upstream is found soon and a hanging one is given up soon.
 const CONFIG: &str =
@@ -37,8 +38,11 @@ const SPARE_THREADS: usize = 2;
 const SPARE_BYTES: u64 = 16 << 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f101_g1_g2_g7_a_soak_with_random_faults_balances_its_books_and_leaves_nothing() {
-    let _turn = alone().await;
+async fn f101_g1_g2_g7_a_soak_with_random_faults_balances_its_books_and_leaves_nothing_nightly() {
+    if !by_night() && std::env::var_os("WEIR_SOAK").is_none() {
+        return;
+    }
+    let _turn = alone_by_night().await;
     let (time, seed) = (soak_time(8, 120), seed());
     eprintln!(
         "soak: {time:?}, seed {seed}; again: WEIR_SEED={seed} ./dev soak {}s",
@@ -130,6 +134,7 @@ fn growth(samples: &[&(Duration, Resources)]) -> f64 {
     if spread > 0.0 { rise / spread * 3600.0 / f64::from(1 << 20) } else { 0.0 }
 }
 
+/// Seed from `WEIR_SEED`, or a new one.
 fn seed() -> u64 {
     if let Ok(seed) = std::env::var("WEIR_SEED") {
         return seed.parse().expect("WEIR_SEED is a number");
@@ -442,12 +447,16 @@ fn close(
 // === Through `weir stdio` ===
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn g1_g2_a_client_on_stdio_gets_each_answer_once_whatever_goes_wrong() {
-    let _turn = crate::lab::beside_others().await;
+async fn g1_g2_a_client_on_stdio_gets_each_answer_once_whatever_goes_wrong_nightly() {
+    if !by_night() {
+        return;
+    }
+    let _turn = beside_others().await;
     let lab = fleet().await;
     lab.configure(CONFIG);
-    let (ledger, calls) = (Ledger::default(), if by_night() { 5_000 } else { 300 });
-    let mut random = Random::new(seed());
+    let (ledger, calls, seed) = (Ledger::default(), 5_000, seed());
+    eprintln!("stdio: seed {seed}; WEIR_SEED={seed} repeats it");
+    let mut random = Random::new(seed);
     for revision in [Revision::LEGACY, Revision::MODERN] {
         let mut client = Client::stdio(lab.folder(), revision).await;
         for _ in 0..calls {

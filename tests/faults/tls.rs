@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use tokio::io::AsyncReadExt;
@@ -13,6 +13,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, crypto};
 use tokio_util::task::TaskTracker;
 
+use crate::lab::night::bound;
 use crate::lab::weir::Weir;
 use crate::lab::{Lab, beside_others, until};
 
@@ -106,6 +107,7 @@ async fn f10_nothing_is_said_to_who_cannot_show_a_good_certificate() {
         }
     }
     eprintln!("F-10: all are logged after {:?}", begin.elapsed());
-    assert!(begin.elapsed() < Duration::from_secs(12), "{:?}", begin.elapsed());
+    // The handshake that stalls is given up after ten seconds.
+    assert!(begin.elapsed() < bound(40_000, 12_000), "{:?}", begin.elapsed());
     weir.stop().await;
 }

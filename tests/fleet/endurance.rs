@@ -12,8 +12,9 @@ use weir::sha256::sha256;
 
 use crate::crowd::{self, COUNTED, Crowd, Failure, JOBS, PRINCIPALS};
 use crate::lab::nginx::Nginx;
+use crate::lab::process::resources;
 use crate::lab::store::TestStore;
-use crate::lab::weir::{Weir, resources};
+use crate::lab::weir::Weir;
 use crate::lab::{Lab, soak_time};
 use crate::replicas::{HUB, Replicas};
 

@@ -9,8 +9,8 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::lab::client::{Outcome, Revision};
+use crate::lab::process::children;
 use crate::lab::store::TestStore;
-use crate::lab::weir::children;
 use crate::lab::{by_night, example, until};
 use crate::questions::{asked_call, asked_client, asking};
 use crate::replicas::{HUB, Replicas, weir};

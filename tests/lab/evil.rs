@@ -1,6 +1,5 @@
 //! One misbehaving server: its folder, its script, and its records.
 
-use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -10,6 +9,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::example;
+use super::ledger::Executions;
 use super::ports::free_port;
 
 pub(crate) struct Evil {
@@ -121,8 +121,8 @@ impl Evil {
     }
 
     /// Number of executions of each nonce.
-    pub(crate) fn executions(&self) -> HashMap<String, usize> {
-        let mut executions = HashMap::new();
+    pub(crate) fn executions(&self) -> Executions {
+        let mut executions = Executions::new();
         for nonce in self.lines("executed") {
             *executions.entry(nonce).or_default() += 1;
         }

@@ -19,11 +19,11 @@ static NEXT_NONCE: AtomicU64 = AtomicU64::new(0);
 #[derive(Default)]
 pub(crate) struct Ledger {
     begun: AtomicU64,
-    entries: Mutex<Vec<Entry>>,
+    /// Calls that have ended, by nonce.
+    entries: Mutex<BTreeMap<u64, Entry>>,
 }
 
 struct Entry {
-    nonce: u64,
     upstream: String,
     end: End,
     took: Duration,
@@ -34,7 +34,12 @@ pub(crate) enum End {
     Success,
     Error(i64),
     Broken,
+    /// The connection was refused: the call was never sent.
+    Unreachable,
 }
+
+/// Number of executions of each nonce.
+pub(crate) type Executions = HashMap<String, usize>;
 
 /// Summary of the calls to one upstream.
 #[derive(Debug, Default, Clone)]
@@ -46,6 +51,8 @@ pub(crate) struct Summary {
     pub(crate) median: Duration,
     pub(crate) p99: Duration,
     pub(crate) executions: usize,
+    /// Executions of calls that were answered with an error, or not sent.
+    pub(crate) executions_of_refused: usize,
 }
 
 impl Summary {
@@ -74,8 +81,7 @@ impl Ledger {
         upstream: &str,
         fault: Option<&Value>,
     ) -> Outcome {
-        self.begun.fetch_add(1, Ordering::Relaxed);
-        let nonce = NEXT_NONCE.fetch_add(1, Ordering::Relaxed);
+        let nonce = self.begin();
         let mut arguments = json!({ "nonce": nonce.to_string() });
         if let Some(fault) = fault {
             arguments["fault"] = fault.to_string().into();
@@ -97,9 +103,21 @@ impl Ledger {
             Outcome::Error { code, .. } => End::Error(*code),
             Outcome::Broken(_) => End::Broken,
         };
-        let entry = Entry { nonce, upstream: upstream.to_owned(), end, took };
-        self.entries.lock().expect("the lock is not poisoned").push(entry);
+        self.record(nonce, upstream, end, took);
         outcome
+    }
+
+    /// Enters a call and returns its nonce.
+    pub(crate) fn begin(&self) -> u64 {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        NEXT_NONCE.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Records the end of a call that was entered.
+    pub(crate) fn record(&self, nonce: u64, upstream: &str, end: End, took: Duration) {
+        let entry = Entry { upstream: upstream.to_owned(), end, took };
+        let before = self.entries.lock().expect("the lock is not poisoned").insert(nonce, entry);
+        assert!(before.is_none(), "{nonce} ended twice");
     }
 
     /// Number of calls that have ended.
@@ -109,24 +127,33 @@ impl Ledger {
 
     /// Compares the ledger with the servers' records, and fails on any difference.
     pub(crate) fn reconcile(&self, evils: &[Evil]) -> BTreeMap<String, Summary> {
+        self.compare(&evils.iter().map(|evil| (&*evil.name, evil.executions())).collect())
+    }
+
+    /// Compares the ledger with the executions at each upstream, and fails on any difference.
+    pub(crate) fn compare(
+        &self,
+        executions: &HashMap<&str, Executions>,
+    ) -> BTreeMap<String, Summary> {
         let entries = self.entries.lock().expect("the lock is not poisoned");
         let begun = self.begun.load(Ordering::Relaxed);
         assert_eq!(entries.len() as u64, begun, "each call ends once");
-        let executions: HashMap<&str, HashMap<String, usize>> =
-            evils.iter().map(|evil| (&*evil.name, evil.executions())).collect();
         let mut accounts: BTreeMap<String, Summary> = BTreeMap::new();
         let mut times: HashMap<&str, Vec<Duration>> = HashMap::new();
-        for entry in entries.iter() {
+        for (nonce, entry) in entries.iter() {
             let executed = executions.get(&*entry.upstream);
-            let executed = executed.and_then(|it| it.get(&entry.nonce.to_string())).copied();
+            let executed = executed.and_then(|it| it.get(&nonce.to_string())).copied();
             let executed = executed.unwrap_or_default();
-            assert!(executed <= 1, "{} was executed {executed} times", entry.nonce);
+            assert!(executed <= 1, "{nonce} was executed {executed} times");
             let account = accounts.entry(entry.upstream.clone()).or_default();
             account.calls += 1;
             account.executions += executed;
             *account.ends.entry(entry.end).or_default() += 1;
+            if matches!(entry.end, End::Error(_) | End::Unreachable) {
+                account.executions_of_refused += executed;
+            }
             if entry.end == End::Success {
-                assert_eq!(executed, 1, "{} succeeded", entry.nonce);
+                assert_eq!(executed, 1, "{nonce} succeeded");
                 account.successes += 1;
                 times.entry(&entry.upstream).or_default().push(entry.took);
             }
@@ -148,7 +175,7 @@ impl Ledger {
     /// Percentile of the durations of the successful calls to these upstreams.
     pub(crate) fn percentile(&self, percent: usize, upstreams: &[&str]) -> Duration {
         let entries = self.entries.lock().expect("the lock is not poisoned");
-        let good = entries.iter().filter(|entry| {
+        let good = entries.values().filter(|entry| {
             entry.end == End::Success && upstreams.contains(&entry.upstream.as_str())
         });
         let mut times: Vec<_> = good.map(|entry| entry.took).collect();

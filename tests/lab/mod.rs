@@ -2,25 +2,31 @@
 //! that keep a ledger.
 //!
 //! A [`Lab`] is a folder with servers in it (`evil.rs`, the program `examples/evil_upstream`) and a
-//! configuration; [`weir::Weir`] is the program that runs on it, observed from outside. `client.rs`
-//! sends requests in either era, over HTTP and stdio; `ledger.rs` checks that each request ended
-//! once, with its own response, and was executed once at most; `load.rs` runs many clients at once.
-//! `store.rs`, `store_set.rs`, `nginx.rs`, `caddy.rs` and `links.rs` are what several replicas need
-//! around them; `ports.rs` gives ports to programs that cannot choose one.
+//! configuration; [`weir::Weir`] is the program that runs on it, observed from outside: `lines.rs`
+//! reads its log, `process.rs` its state in `/proc`. `client.rs` sends requests in either era, over
+//! HTTP and stdio; `ledger.rs` checks that each request ended once, with its own response, and was
+//! executed once at most; `load.rs` runs many clients at once. `store.rs`, `store_set.rs`,
+//! `nginx.rs`, `caddy.rs` and `links.rs` are what several replicas need around them; `ports.rs`
+//! gives ports to programs that cannot choose one. Tests without a runtime wait by `blocking.rs`
+//! and send requests by `http.rs`.
 //!
 //! Another test binary includes it with `#[path = "../lab/mod.rs"]`.
 
-#![allow(dead_code, reason = "no binary of tests uses all of it")]
+#![allow(dead_code, unused_imports, reason = "no binary of tests uses all of it")]
 
+pub(crate) mod blocking;
 pub(crate) mod caddy;
 pub(crate) mod client;
 pub(crate) mod evil;
+pub(crate) mod http;
 pub(crate) mod ledger;
+pub(crate) mod lines;
 pub(crate) mod links;
 pub(crate) mod load;
 pub(crate) mod nginx;
 pub(crate) mod night;
 pub(crate) mod ports;
+pub(crate) mod process;
 pub(crate) mod store;
 pub(crate) mod store_set;
 pub(crate) mod weir;
@@ -32,26 +38,24 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+pub(crate) use blocking::wait_until;
 use evil::Evil;
 pub(crate) use night::by_night;
+pub(crate) use process::runs;
 use weir::Weir;
 
 /// Generous, because it only limits how long a broken test takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Tests that measure time use the machine alone.
+/// Excludes tests by night, and by day none: then no test waits for another.
 static MACHINE: RwLock<()> = RwLock::const_new(());
 
-/// Waits until no other test runs, and excludes others.
-pub(crate) async fn alone() -> RwLockWriteGuard<'static, ()> {
-    MACHINE.write().await
-}
-
-/// Excludes other tests by night, where measurements have strict bounds. By day, where the bounds
-/// are loose, the test runs beside others.
+/// Waits by night until no other test of this binary runs, and excludes others, because
+/// measurements have strict bounds then. By day, where the bounds only tell right from wrong, the
+/// test runs beside others.
 pub(crate) async fn alone_by_night() -> MachineGuard {
     if by_night() {
-        MachineGuard::Alone(alone().await)
+        MachineGuard::Alone(MACHINE.write().await)
     } else {
         MachineGuard::BesideOthers(beside_others().await)
     }
@@ -63,7 +67,7 @@ pub(crate) enum MachineGuard {
     BesideOthers(RwLockReadGuard<'static, ()>),
 }
 
-/// Runs beside other tests that allow it.
+/// Runs beside all tests but those that are alone by night.
 pub(crate) async fn beside_others() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
 }
@@ -111,6 +115,15 @@ pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) -> Duration {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     begin.elapsed()
+}
+
+/// Calls an upstream that is restarting until a call succeeds.
+pub(crate) async fn until_served(weir: &Weir, upstream: &str) {
+    let begin = Instant::now();
+    while !weir.call(upstream, serde_json::json!({})).await.0.is_result() {
+        assert!(begin.elapsed() < PATIENCE, "{upstream} is not back");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
 /// Waits until nothing on this machine has a connection to this address of an ended process.
@@ -229,11 +242,4 @@ pub(crate) fn example(name: &str) -> PathBuf {
     let path = profile.join("examples").join(name);
     assert!(path.is_file(), "{} is not built: run `cargo build --examples`", path.display());
     path
-}
-
-/// Whether a process runs. A zombie does not, once its other threads have ended: until then, its
-/// sockets are open.
-pub(crate) fn runs(process: u32) -> bool {
-    let threads = std::fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
-    threads > 1 || !matches!(weir::state_of(process), None | Some('Z' | 'X'))
 }

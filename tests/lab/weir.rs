@@ -1,96 +1,119 @@
-//! The real program, observed from outside.
+//! The real program, observed from outside: started, its log, its signals, its end.
+//!
+//! Tests with a runtime await `start`, `logs`, `ended` and `stop`. Tests without one block, by
+//! `serve`, `wait_for_log` and `wait`.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Stdio;
-use std::sync::{Arc, Mutex};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tokio::process::{Child, Command};
 
 use super::PATIENCE;
+use super::blocking::{wait_for_exit, wait_until};
 use super::client::{Client, ListenStream, Outcome, Revision};
+use super::lines::Lines;
+use super::process::{Resources, cpu_time, resources};
 
-/// A running `weir serve`.
+/// A process of Weir. Dropping it kills the process.
 pub(crate) struct Weir {
-    /// `127.0.0.1:port`
+    /// `127.0.0.1:port`, of a `weir serve` that was ready.
     pub(crate) address: String,
     /// Time from the start until Weir was ready.
     pub(crate) took: Duration,
-    child: Child,
-    log: Arc<Mutex<Vec<String>>>,
-}
-
-/// Resources that a process occupies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Resources {
-    pub(crate) resident_bytes: u64,
-    pub(crate) descriptors: usize,
-    pub(crate) threads: usize,
-    /// Number of child processes, and of zombies among them.
-    pub(crate) children: usize,
-    pub(crate) zombies: usize,
+    pub(crate) child: Child,
+    begun: Instant,
+    pub(crate) log: Lines,
 }
 
 impl Weir {
-    /// Starts Weir on the configuration of a folder and waits until it is ready.
+    /// Starts `weir serve` on the configuration of a folder and waits until it is ready.
     pub(crate) async fn start(folder: &Path) -> Self {
         Self::start_with(folder, &[]).await
     }
 
-    /// Starts Weir with these environment variables and waits until it is ready.
+    /// Starts `weir serve` with these environment variables and waits until it is ready.
     pub(crate) async fn start_with(folder: &Path, variables: &[(&str, &Path)]) -> Self {
-        let begin = Instant::now();
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.args(["serve", "--config", "weir.toml"]).current_dir(folder);
         command.env("XDG_STATE_HOME", folder.join("state")).envs(variables.iter().copied());
-        command.stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
-        let mut child = command.spawn().expect("it starts");
-        let stderr = child.stderr.take().expect("a pipe").into_owned_fd().expect("a descriptor");
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&log);
-        // A thread, because the pipe has to be drained whatever the test does.
-        std::thread::spawn(move || {
-            for line in BufReader::new(std::fs::File::from(stderr)).lines() {
-                let Ok(line) = line else { break };
-                kept.lock().expect("the lock is not poisoned").push(line);
-            }
-        });
-        let mut weir = Self { address: String::new(), took: Duration::ZERO, child, log };
-        weir.wait_until_ready(begin + PATIENCE).await;
-        weir.took = begin.elapsed();
-        let ready = weir.logged("ready").expect("it is ready");
-        let endpoint = ready["endpoint"].as_str().expect("an endpoint");
-        let address = endpoint.trim_start_matches("http://").split('/').next();
-        weir.address = address.expect("an address").to_owned();
+        command.stdin(Stdio::null());
+        Self::start_by(command).await
+    }
+
+    /// Starts `weir serve` by this command and waits until it is ready.
+    pub(crate) async fn start_by(command: Command) -> Self {
+        let mut weir = Self::spawn(command);
+        while !weir.is_ready() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
         weir
     }
 
-    async fn wait_until_ready(&mut self, end: Instant) {
-        while self.logged("ready").is_none() {
+    /// Starts `weir serve` by this command and blocks until it is ready.
+    pub(crate) fn serve(command: Command) -> Self {
+        let mut weir = Self::spawn(command);
+        wait_until("it is ready", || weir.is_ready());
+        weir
+    }
+
+    /// Starts any command of Weir, or of a shell that becomes Weir.
+    pub(crate) fn spawn(mut command: Command) -> Self {
+        let begun = Instant::now();
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
+        let log = Lines::of(child.stderr.take().expect("a pipe"));
+        Self { address: String::new(), took: Duration::ZERO, child, begun, log }
+    }
+
+    /// Whether it has been ready, and if so, where.
+    fn is_ready(&mut self) -> bool {
+        let Some(ready) = self.logged("ready") else {
             let code = self.child.try_wait().expect("it can be waited for");
-            let is_in_vain = code.is_some() || Instant::now() > end;
+            let is_in_vain = code.is_some() || self.begun.elapsed() > PATIENCE;
             assert!(!is_in_vain, "not ready, {code:?}: {}", self.log().join("\n"));
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+            return false;
+        };
+        self.took = self.begun.elapsed();
+        let endpoint = ready["endpoint"].as_str().expect("an endpoint");
+        let (_, address) = endpoint.split_once("://").expect("a URL");
+        self.address = address.split('/').next().expect("an address").to_owned();
+        true
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id().expect("it runs")
+        self.child.id()
     }
 
     /// Lines logged so far.
     pub(crate) fn log(&self) -> Vec<String> {
-        self.log.lock().expect("the lock is not poisoned").clone()
+        self.log.all()
     }
 
-    /// First line of the log with this message.
+    /// First line of the log with this message, if it has been logged.
     pub(crate) fn logged(&self, message: &str) -> Option<Value> {
-        let log = self.log.lock().expect("the lock is not poisoned");
-        let parsed = log.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        parsed.into_iter().find(|line| line["message"] == message)
+        let parsed = |line: &String| serde_json::from_str(line).ok();
+        self.log.find_map(|line| parsed(line).filter(|line: &Value| line["message"] == message))
+    }
+
+    /// Waits for the next log line with this text. More ways to wait are those of `log`.
+    pub(crate) async fn logs(&mut self, text: &str) -> String {
+        self.log.line(text).await
+    }
+
+    /// Blocks until the next log line with this text.
+    pub(crate) fn wait_for_log(&mut self, text: &str) -> String {
+        self.log.wait_for(text)
+    }
+
+    /// Blocks until there is a further log line for each of these texts, in any order.
+    pub(crate) fn wait_for_logs<const N: usize>(&mut self, texts: [&str; N]) -> [String; N] {
+        self.log.wait_for_each(texts)
+    }
+
+    /// Blocks until this process and its successors have ended, and returns the whole log.
+    pub(crate) fn wait_for_whole_log(&self) -> Vec<String> {
+        self.log.wait_for_end()
     }
 
     /// Client of this revision, without a key.
@@ -137,13 +160,24 @@ impl Weir {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(pid(self.pid()), signal).expect("it runs");
+        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
     }
 
     /// Waits for the exit and returns the exit code.
     pub(crate) async fn ended(&mut self) -> Option<i32> {
-        let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await;
-        ended.expect("it ends").expect("it can be waited for").code()
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("it can be waited for") {
+                return status.code();
+            }
+            assert!(begin.elapsed() < PATIENCE, "it does not end: {}", self.log().join("\n"));
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Blocks until the exit.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        wait_for_exit(&mut self.child)
     }
 
     /// Stops Weir with SIGTERM, checks the exit code, and returns the time that it took.
@@ -153,55 +187,18 @@ impl Weir {
         assert_eq!(self.ended().await, Some(0), "{}", self.log().join("\n"));
         begin.elapsed()
     }
-}
 
-fn pid(process: u32) -> Pid {
-    i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process")
-}
-
-/// Reads the resources of a process from `/proc`.
-pub(crate) fn resources(process: u32) -> Resources {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
-    let number = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("its line");
-        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
-    };
-    let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).expect("it runs").count();
-    let children = children(process);
-    let zombies = children.iter().filter(|child| state_of(**child) == Some('Z')).count();
-    Resources {
-        resident_bytes: number("VmRSS:") * 1024,
-        descriptors,
-        threads: usize::try_from(number("Threads:")).expect("a count"),
-        children: children.len(),
-        zombies,
+    /// Stops Weir with SIGTERM, blocks until its exit, and checks the exit code.
+    pub(crate) fn end(&mut self) {
+        self.signal(Signal::TERM);
+        let status = self.wait();
+        assert!(status.success(), "{status}: {}", self.log().join("\n"));
     }
 }
 
-/// Child processes of this process.
-pub(crate) fn children(process: u32) -> Vec<u32> {
-    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
-    let lists = tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("children")));
-    let text: String = lists.map(|list| list.unwrap_or_default() + " ").collect();
-    text.split_whitespace().map(|child| child.parse().expect("a number")).collect()
-}
-
-/// State of a process, as one letter.
-pub(crate) fn state_of(process: u32) -> Option<char> {
-    stat(process)?.first()?.chars().next()
-}
-
-/// Processor time of a process.
-pub(crate) fn cpu_time(process: u32) -> Duration {
-    let stat = stat(process).expect("it runs");
-    // Fields 14 and 15 of /proc/PID/stat, in ticks of a hundredth of a second.
-    let ticks = |at: usize| stat[at - 3].parse::<u64>().expect("a number");
-    Duration::from_millis(10 * (ticks(14) + ticks(15)))
-}
-
-/// Fields of `/proc/PID/stat` from the third on; the second may contain any character.
-fn stat(process: u32) -> Option<Vec<String>> {
-    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    let (_, rest) = text.rsplit_once(") ")?;
-    Some(rest.split_whitespace().map(str::to_owned).collect())
+impl Drop for Weir {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }

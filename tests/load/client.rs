@@ -1,19 +1,47 @@
 //! HTTP client without a library, so that no request is retried implicitly.
 
 use std::io;
-use std::net::SocketAddr;
-use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::ledger::Outcome;
+use crate::lab::PATIENCE;
+use crate::lab::ledger::End;
+
+/// Outcome of a call for its client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Answered with its own number.
+    Answered,
+    /// Rejected by an HTTP status or a JSON-RPC error.
+    Refused(String),
+    /// The connection broke off.
+    Cut(String),
+}
+
+impl Outcome {
+    /// Entry in a ledger.
+    pub(crate) fn end(&self) -> End {
+        match self {
+            Self::Answered => End::Success,
+            Self::Refused(how) => {
+                let code = how.split_once("\"code\":").map_or("", |(_, rest)| rest);
+                let number = code.split(|c: char| c != '-' && !c.is_ascii_digit()).next();
+                End::Error(number.and_then(|it| it.parse().ok()).unwrap_or_default())
+            }
+            Self::Cut(how) => {
+                eprintln!("a call was cut: {how}");
+                End::Broken
+            }
+        }
+    }
+}
 
 /// One connection.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     read: Vec<u8>,
-    host: SocketAddr,
+    host: String,
     /// The last response announced the end of the connection.
     is_leaving: bool,
 }
@@ -46,14 +74,11 @@ pub(crate) struct Call {
 
 const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
 
-/// Maximum wait for a response.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 impl Client {
-    pub(crate) async fn connect(host: SocketAddr) -> io::Result<Self> {
+    pub(crate) async fn connect(host: &str) -> io::Result<Self> {
         let stream = TcpStream::connect(host).await?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, read: Vec::new(), host, is_leaving: false })
+        Ok(Self { stream, read: Vec::new(), host: host.to_owned(), is_leaving: false })
     }
 
     /// Whether the last response announced the end of the connection.

@@ -1,6 +1,6 @@
 //! The real program under load, in real time: stopped, upgraded, and overloaded.
 //!
-//! Every request has a number, and `ledger.rs` records the outcome of each: answered with its own
+//! Every request has a number, and a ledger records the outcome of each: answered with its own
 //! number, refused with an error, or cut off; the server behind Weir records what was executed, and
 //! how often. Long tests run with `WEIR_NIGHTLY` set, in an optimized build: only that build has to
 //! meet the strict bounds.
@@ -25,26 +25,23 @@
 //! | F-96 | no file descriptors left | `tests/load/overload.rs` |
 //! | F-97 | memory budget nearly used up | `tests/load/crowding.rs`, `src/memory_budget.rs` |
 
+#![allow(clippy::disallowed_types, reason = "the lab reads JSON of a running Weir")]
+
 mod client;
 mod crowding;
 mod gateway;
-mod ledger;
-#[path = "../lab/night.rs"]
-mod night;
+#[path = "../lab/mod.rs"]
+mod lab;
 mod overload;
-#[path = "../lab/ports.rs"]
-mod ports;
 mod server;
 mod stopping;
 mod strangers;
 mod upgrading;
-
-use night::{bound, by_night};
 
 /// Each of these tests uses the whole machine.
 static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Number of repetitions: by day, and by night.
 fn often(by_day: usize, at_night: usize) -> usize {
-    if by_night() { at_night } else { by_day }
+    if lab::by_night() { at_night } else { by_day }
 }

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::client::{Call, Client};
-use crate::gateway::{Gateway, cpu_time};
-use crate::ledger::Outcome;
+use crate::ONE_AT_A_TIME;
+use crate::client::{Call, Client, Outcome};
+use crate::gateway::Gateway;
+use crate::lab::night::bound;
+use crate::lab::{PATIENCE, by_night};
 use crate::server::Server;
-use crate::{ONE_AT_A_TIME, bound, by_night, often};
 
 /// Calls answered per second for this number of clients that call without a pause, and the duration
 /// of refusals.
@@ -26,7 +27,7 @@ async fn measure(gateway: &Gateway, clients: usize, wait: u64, time: Duration) -
     for _ in 0..clients {
         let (answered, is_over, nonces) =
             (Arc::clone(&answered), Arc::clone(&is_over), Arc::clone(&nonces));
-        let mut client = Client::connect(gateway.address).await.expect("it listens");
+        let mut client = Client::connect(&gateway.address).await.expect("it listens");
         crowd.spawn(async move {
             let mut refusals = Vec::new();
             while !is_over.load(Ordering::Relaxed) {
@@ -60,15 +61,20 @@ async fn measure(gateway: &Gateway, clients: usize, wait: u64, time: Duration) -
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f69_five_times_too_much_leaves_nine_tenths_of_what_is_done_without_it() {
+async fn f69_five_times_too_much_leaves_nine_tenths_of_what_is_done_without_it_nightly() {
+    if !by_night() {
+        return;
+    }
     let _turn = ONE_AT_A_TIME.lock().await;
     // The server is the bottleneck: 5 at a time, 100 ms each, 50 calls a second.
     let server = Server::start(5).await;
     let gateway = Gateway::start(
-        server.address, // All sixteen count as one client, because they are anonymous.
+        server.address,
+        // All sixteen count as one client, because they are anonymous.
         "per_client = { calls = 1, waiting = 1, wait = \"200ms\" }",
-    );
-    let time = Duration::from_secs(often(3, 60) as u64);
+    )
+    .await;
+    let time = Duration::from_secs(60);
     let good = measure(&gateway, 8, 100, time).await;
     let turns_before = server.turns().len();
     let mut flooded = measure(&gateway, 40, 100, time).await;
@@ -84,11 +90,9 @@ async fn f69_five_times_too_much_leaves_nine_tenths_of_what_is_done_without_it()
         turns.len(),
         flooded.refusals.len()
     );
-    // The server does all that it can while calls wait for it. A stall of the machine may take a
-    // tenth of three seconds, but it empties the queue once.
+    // The server does all that it can while calls wait for it.
     assert!(full * 10 >= turns.len() * 9, "calls waited at the end of {full} of {}", turns.len());
-    let rate = if by_night() { 0.9 } else { 0.5 };
-    assert!(flooded.rate >= rate * good.rate, "{} of {}", flooded.rate, good.rate);
+    assert!(flooded.rate >= 0.9 * good.rate, "{} of {}", flooded.rate, good.rate);
     assert!(!flooded.refusals.is_empty());
     assert!(tenth < Duration::from_millis(50), "{tenth:?}");
 }
@@ -99,8 +103,8 @@ async fn f96_without_file_descriptors_nobody_is_harmed_and_it_passes() {
     let server = Server::start(8).await;
     // Connections may take all descriptors that the half for clients leaves to upstreams, because
     // the limit is lowered behind Weir's back.
-    let gateway = Gateway::start(server.address, "");
-    let mut friend = Client::connect(gateway.address).await.expect("it listens");
+    let mut gateway = Gateway::start(server.address, "").await;
+    let mut friend = Client::connect(&gateway.address).await.expect("it listens");
     assert_eq!(friend.call(Call { nonce: 0, ..Call::default() }).await, Outcome::Answered);
     let pid = rustix::process::Pid::from_raw(gateway.pid() as i32);
     let in_use = std::fs::read_dir(format!("/proc/{}/fd", gateway.pid()));
@@ -111,30 +115,30 @@ async fn f96_without_file_descriptors_nobody_is_harmed_and_it_passes() {
 
     let mut crowd = Vec::new();
     for _ in 0..60 {
-        crowd.push(Client::connect(gateway.address).await.expect("the kernel takes it"));
+        crowd.push(Client::connect(&gateway.address).await.expect("the kernel takes it"));
     }
-    tokio::task::block_in_place(|| gateway.wait_for_log("cannot accept connections"));
-    let (before, begin) = (cpu_time(gateway.pid()), Instant::now());
+    gateway.logs("cannot accept connections").await;
+    let (before, begin) = (gateway.cpu_time(), Instant::now());
     for nonce in 1..20 {
         assert_eq!(
             friend.call(Call { nonce, wait: 50, ..Call::default() }).await,
             Outcome::Answered
         );
     }
-    let busy = cpu_time(gateway.pid()).saturating_sub(before).as_secs_f64();
+    let busy = gateway.cpu_time().saturating_sub(before).as_secs_f64();
     let share = busy / begin.elapsed().as_secs_f64();
     assert!(share < 0.3, "it spins: {share:.2} of a core");
 
     drop(crowd);
     let begin = Instant::now();
     let answered = loop {
-        let mut client = Client::connect(gateway.address).await.expect("it listens");
+        let mut client = Client::connect(&gateway.address).await.expect("it listens");
         let nonce = 100 + begin.elapsed().as_millis() as u64;
         if client.call(Call { nonce, ..Call::default() }).await == Outcome::Answered {
             break begin.elapsed();
         }
-        assert!(begin.elapsed() < Duration::from_secs(10), "it does not recover");
+        assert!(begin.elapsed() < PATIENCE, "it does not recover");
     };
-    assert!(answered < bound(10_000, 2_000), "{answered:?}");
+    assert!(answered < bound(30_000, 2_000), "{answered:?}");
     eprintln!("it takes {share:.2} of a core, and {answered:?} to recover");
 }

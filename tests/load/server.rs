@@ -1,6 +1,6 @@
 //! The server behind Weir: one tool with a given duration, which counts its executions.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,9 +19,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use weir::jsonrpc::{self, Message};
 
+use crate::lab::ledger::{Executions, Ledger, Summary};
+
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    executed: Mutex<BTreeMap<u64, usize>>,
+    executed: Mutex<Executions>,
     under_way: AtomicUsize,
     /// Number of calls executed at a time.
     workers: Semaphore,
@@ -60,8 +62,17 @@ impl Server {
         server
     }
 
-    pub(crate) fn executed(&self) -> BTreeMap<u64, usize> {
+    pub(crate) fn executed(&self) -> Executions {
         self.executed.lock().expect("the lock is not poisoned").clone()
+    }
+
+    /// Compares a ledger with the executions: an answered call was executed once, a refused one
+    /// never, and none twice.
+    pub(crate) fn compare(&self, ledger: &Ledger) -> Summary {
+        let calls = ledger.compare(&HashMap::from([("hub", self.executed())])).remove("hub");
+        let calls = calls.expect("there were calls");
+        assert_eq!(calls.executions_of_refused, 0, "{calls:?}");
+        calls
     }
 
     /// Number of calls that have arrived and are not answered.
@@ -82,7 +93,7 @@ impl Server {
     /// Waits until this number of calls is in flight.
     pub(crate) async fn has_under_way(&self, calls: usize) {
         while self.under_way() < calls {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 
@@ -116,7 +127,12 @@ impl Server {
         let arguments = request.params.get_object("arguments").expect("arguments");
         let number = |name| arguments.get(name).map_or(0, |text| text.parse().expect("a number"));
         let nonce: u64 = number("nonce");
-        *self.executed.lock().expect("the lock is not poisoned").entry(nonce).or_default() += 1;
+        *self
+            .executed
+            .lock()
+            .expect("the lock is not poisoned")
+            .entry(nonce.to_string())
+            .or_default() += 1;
         self.under_way.fetch_add(1, Ordering::Relaxed);
         let _under_way = InFlightGuard(&self.under_way);
         if arguments.get("held") == Some("true") {

@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 
-use crate::client::{Call, Client};
-use crate::gateway::{Gateway, kib_of};
-use crate::ledger::Outcome;
+use crate::client::{Call, Client, Outcome};
+use crate::gateway::Gateway;
+use crate::lab::night::bound;
+use crate::lab::process::kib_of;
+use crate::lab::{by_night, check_times};
 use crate::server::Server;
-use crate::{ONE_AT_A_TIME, bound, by_night, often};
+use crate::{ONE_AT_A_TIME, often};
 
 /// All timeouts at a fraction of their defaults.
 const QUICK: &str = "timeouts = { head = \"1s\", body = \"1s\", write = \"1s\", idle = \"2s\" }\n\
@@ -30,12 +32,12 @@ async fn f65_f66_crowds_that_trickle_or_say_nothing_are_sent_away_and_hold_nobod
     // By day the crowd stays longer than the machine may stall.
     let longer = "timeouts = { head = \"3s\", body = \"3s\", write = \"3s\", idle = \"4s\" }\n\
          max_connections = 10000";
-    let gateway = Gateway::start(server.address, if by_night() { QUICK } else { longer });
+    let gateway = Gateway::start(server.address, if by_night() { QUICK } else { longer }).await;
     let crowd = often(500, 5_000);
     let before = kib_of(gateway.pid(), "VmRSS");
     let mut strangers = JoinSet::new();
     for at in 0..crowd {
-        let mut client = Client::connect(gateway.address).await.expect("it listens");
+        let mut client = Client::connect(&gateway.address).await.expect("it listens");
         let begin = Instant::now();
         strangers.spawn(async move {
             if at % 2 == 0 {
@@ -52,29 +54,29 @@ async fn f65_f66_crowds_that_trickle_or_say_nothing_are_sent_away_and_hold_nobod
         });
     }
     let grown = kib_of(gateway.pid(), "VmRSS").saturating_sub(before);
-    let mut slowest = Duration::ZERO;
-    let mut client = Client::connect(gateway.address).await.expect("it listens");
+    let mut times = Vec::new();
+    let mut client = Client::connect(&gateway.address).await.expect("it listens");
     for nonce in 0..50 {
         let begin = Instant::now();
         assert_eq!(client.call(Call { nonce, ..Call::default() }).await, Outcome::Answered);
-        slowest = slowest.max(begin.elapsed());
+        times.push(begin.elapsed());
     }
     for (output, after) in strangers.join_all().await {
         assert!(output.is_empty() || output.starts_with("HTTP/1.1 408"), "{output}");
-        // Longer than the timeout, for the test to notice it; the default timeout is 10 s.
-        assert!(after < bound(9_000, 6_000), "{after:?}");
+        // Longer than the timeout, for the test to notice it.
+        assert!(after < bound(40_000, 6_000), "{after:?}");
     }
-    eprintln!("{} KiB each, others at most {slowest:?}", grown / crowd as u64);
+    eprintln!("{} KiB each, others at most {:?}", grown / crowd as u64, times.iter().max());
     let most = if cfg!(debug_assertions) { 40 } else { 16 };
     assert!(grown / crowd as u64 <= most, "{grown} KiB for {crowd}");
-    assert!(slowest < bound(2_500, 1_000), "{slowest:?}");
+    check_times("a call beside the crowd", times, bound(2_500, 1_000));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f67_bodies_that_trickle_or_are_not_what_was_said_end_their_connection_only() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(8).await;
-    let gateway = Gateway::start(server.address, QUICK);
+    let gateway = Gateway::start(server.address, QUICK).await;
     for (length, body, status) in [
         ("Content-Length: 100", "{", "408"),
         ("Content-Length: 1", "{}{}", "400"),
@@ -87,7 +89,7 @@ async fn f67_bodies_that_trickle_or_are_not_what_was_said_end_their_connection_o
         ("Transfer-Encoding: gzip, chunked", "0\r\n\r\n", "501"),
         ("Transfer-Encoding: chunked, chunked", "0\r\n\r\n", "400"),
     ] {
-        let mut client = Client::connect(gateway.address).await.expect("it listens");
+        let mut client = Client::connect(&gateway.address).await.expect("it listens");
         let head = client.head("ping", "");
         let begin = Instant::now();
         client.send(&format!("{head}{length}\r\n\r\n{body}")).await.expect("sent");
@@ -99,7 +101,7 @@ async fn f67_bodies_that_trickle_or_are_not_what_was_said_end_their_connection_o
         // The timeout is one second.
         assert!(after < bound(20_000, 4_000), "{length}, {body}: {after:?}");
     }
-    let mut client = Client::connect(gateway.address).await.expect("it listens");
+    let mut client = Client::connect(&gateway.address).await.expect("it listens");
     assert_eq!(client.call(Call::default()).await, Outcome::Answered);
 }
 
@@ -107,7 +109,7 @@ async fn f67_bodies_that_trickle_or_are_not_what_was_said_end_their_connection_o
 async fn f71_f72_what_is_too_large_is_refused_in_words_and_at_once() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(8).await;
-    let gateway = Gateway::start(server.address, QUICK);
+    let gateway = Gateway::start(server.address, QUICK).await;
     let fields = |count: usize| (0..count).map(|at| format!("X-{at}: y\r\n")).collect::<String>();
     let long = |bytes: usize| format!("X-Long: {}\r\n", "y".repeat(bytes));
     let heads =
@@ -115,7 +117,7 @@ async fn f71_f72_what_is_too_large_is_refused_in_words_and_at_once() {
     let mut slowest = Duration::ZERO;
     let before = kib_of(gateway.pid(), "VmRSS");
     for (more, status) in heads {
-        let mut client = Client::connect(gateway.address).await.expect("it listens");
+        let mut client = Client::connect(&gateway.address).await.expect("it listens");
         let head = client.head("ping", &more);
         let begin = Instant::now();
         let (mut reading, mut writing) = tokio::io::split(&mut client.stream);
@@ -144,13 +146,13 @@ async fn f71_f72_what_is_too_large_is_refused_in_words_and_at_once() {
     for (more, length, status) in
         [("", (4 << 20) + 1, 413), ("", 100 << 20, 413), ("Content-Encoding: gzip\r\n", 10, 415)]
     {
-        let mut client = Client::connect(gateway.address).await.expect("it listens");
+        let mut client = Client::connect(&gateway.address).await.expect("it listens");
         let head = client.head("ping", more);
         client.send(&format!("{head}Content-Length: {length}\r\n\r\n")).await.expect("sent");
         let reply = client.read_response().await.expect("a reply");
         assert_eq!(reply.status, status, "{reply:?}");
     }
-    let mut client = Client::connect(gateway.address).await.expect("it listens");
+    let mut client = Client::connect(&gateway.address).await.expect("it listens");
     let head = client.head("ping", "");
     client.send(&format!("{head}Transfer-Encoding: chunked\r\n\r\n")).await.expect("sent");
     let chunk = format!("10000\r\n{}\r\n", "x".repeat(1 << 16));
@@ -164,8 +166,8 @@ async fn f71_f72_what_is_too_large_is_refused_in_words_and_at_once() {
 async fn f75_pipelined_requests_are_answered_in_their_order_and_who_closes_half_has_left() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(200).await;
-    let gateway = Gateway::start(server.address, QUICK);
-    let mut client = Client::connect(gateway.address).await.expect("it listens");
+    let gateway = Gateway::start(server.address, QUICK).await;
+    let mut client = Client::connect(&gateway.address).await.expect("it listens");
     let wait = |nonce| (nonce * 7) % 20;
     let all =
         (0..100).map(|nonce| client.request(Call { nonce, wait: wait(nonce), ..Call::default() }));
@@ -183,8 +185,9 @@ async fn f75_pipelined_requests_are_answered_in_their_order_and_who_closes_half_
     let begin = Instant::now();
     tokio::io::AsyncWriteExt::shutdown(&mut client.stream).await.expect("half closed");
     while server.under_way() > 0 {
-        tokio::task::yield_now().await;
-        assert!(begin.elapsed() < Duration::from_secs(5), "the call goes on");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        // It would take a minute.
+        assert!(begin.elapsed() < Duration::from_secs(30), "the call goes on");
     }
-    assert!(client.is_closed().await || begin.elapsed() < Duration::from_secs(5));
+    assert!(client.is_closed().await || begin.elapsed() < Duration::from_secs(30));
 }

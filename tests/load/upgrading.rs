@@ -1,24 +1,25 @@
 //! Upgrading under load: a new program takes the socket over, and no client is refused.
 
-use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::JoinSet;
 use weir::json::Object;
 
-use crate::client::{Call, Client, Response};
+use crate::client::{Call, Client, Outcome, Response};
 use crate::gateway::Gateway;
-use crate::ledger::{Ledger, Outcome};
-use crate::ports::free_port;
+use crate::lab::PATIENCE;
+use crate::lab::http::exchange;
+use crate::lab::ledger::{End, Executions, Ledger};
+use crate::lab::ports::free_port;
 use crate::server::Server;
 use crate::{ONE_AT_A_TIME, often};
 
@@ -34,30 +35,30 @@ struct Crowd {
 impl Crowd {
     fn gather(gateway: &Gateway) -> Self {
         let (ledger, is_over) = (Arc::new(Ledger::default()), Arc::new(AtomicBool::new(false)));
-        let nonces = Arc::new(AtomicU64::new(0));
         let mut clients = JoinSet::new();
         for _ in 0..CLIENTS {
-            let (ledger, is_over, nonces) =
-                (Arc::clone(&ledger), Arc::clone(&is_over), Arc::clone(&nonces));
-            let address = gateway.address;
+            let (ledger, is_over) = (Arc::clone(&ledger), Arc::clone(&is_over));
+            let address = gateway.address.clone();
             clients.spawn(async move {
+                let mut nonce = 0;
                 while !is_over.load(Ordering::Relaxed) {
-                    let mut client = match Client::connect(address).await {
+                    let mut client = match Client::connect(&address).await {
                         Ok(client) => client,
                         Err(error) => {
-                            let nonce = nonces.fetch_add(1, Ordering::Relaxed);
                             assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-                            ledger.record(nonce, Outcome::Unreachable);
+                            nonce = ledger.begin();
+                            ledger.record(nonce, "hub", End::Unreachable, Duration::ZERO);
                             continue;
                         }
                     };
                     // Some clients stay connected for long, and some leave at once.
-                    for _ in 0..nonces.load(Ordering::Relaxed) % 7 + 1 {
-                        let nonce = nonces.fetch_add(1, Ordering::Relaxed);
+                    for _ in 0..nonce % 7 + 1 {
+                        nonce = ledger.begin();
+                        let begin = Instant::now();
                         let call = Call { nonce, wait: nonce % 20, ..Call::default() };
                         let outcome = client.call(call).await;
                         let is_answered = outcome == Outcome::Answered;
-                        ledger.record(nonce, outcome);
+                        ledger.record(nonce, "hub", outcome.end(), begin.elapsed());
                         if !is_answered || client.is_closing() {
                             break;
                         }
@@ -76,11 +77,11 @@ impl Crowd {
 }
 
 /// Process that has taken over from this one, once the previous one has ended.
-fn successor(gateway: &Gateway) -> Pid {
+async fn successor(gateway: &mut Gateway) -> Pid {
     let line =
-        Object::parse(gateway.wait_for_log("successor process serves")).expect("a line of JSON");
+        Object::parse(gateway.logs("successor process serves").await).expect("a line of JSON");
     let number = line.get("process").expect("a number").parse().expect("a number");
-    gateway.wait_for_log("\"stopped\"");
+    gateway.logs("\"stopped\"").await;
     Pid::from_raw(number).expect("a process")
 }
 
@@ -89,33 +90,28 @@ async fn f84_upgrades_under_load_refuse_nobody_and_lose_nothing() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(1_000).await;
     // The admin endpoint uses the same socket, too.
-    let operators = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let operators = format!("127.0.0.1:{}", free_port());
     let config = format!("[admin]\nlisten = \"{operators}\"\n[state]\ndir = \"state\"");
-    let gateway = Gateway::start(server.address, &config);
+    let mut gateway = Gateway::start(server.address, &config).await;
     let crowd = Crowd::gather(&gateway);
     let mut serving = Pid::from_raw(gateway.pid() as i32).expect("a process");
     for _ in 0..often(5, 100) {
         kill_process(serving, Signal::USR2).expect("it runs");
-        serving = tokio::task::block_in_place(|| successor(&gateway));
-        tokio::task::block_in_place(|| lives(operators));
+        serving = successor(&mut gateway).await;
+        tokio::task::block_in_place(|| lives(&operators));
     }
     let ledger = crowd.leave().await;
-    let sum = ledger.sum();
-    eprintln!("{sum:?}");
-    assert_eq!((sum.cut, sum.unreachable, sum.refused), (0, 0, 0), "{sum:?}");
-    assert!(sum.answered > CLIENTS * 5, "{sum:?}");
-    ledger.agrees_with(&server.executed());
+    let calls = server.compare(&ledger);
+    eprintln!("{calls:?}");
+    assert_eq!(calls.failures(), 0, "{calls:?}");
+    assert!(calls.successes > CLIENTS * 5, "{calls:?}");
     kill_process(serving, Signal::TERM).expect("it runs");
-    tokio::task::block_in_place(|| gateway.wait_for_all());
+    tokio::task::block_in_place(|| gateway.wait_for_whole_log());
 }
 
 /// Checks `/healthz` on the admin endpoint.
-fn lives(operators: SocketAddr) {
-    let mut stream = TcpStream::connect(operators).expect("it listens");
-    let request = format!("GET /healthz HTTP/1.1\r\nHost: {operators}\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("written");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
+fn lives(operators: &str) {
+    let answer = exchange(operators, "GET /healthz", "", "");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
@@ -123,7 +119,7 @@ fn lives(operators: SocketAddr) {
 async fn f84_a_new_program_that_does_not_get_ready_changes_nothing() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(1_000).await;
-    let mut gateway = Gateway::start(server.address, "");
+    let mut gateway = Gateway::start(server.address, "").await;
     let crowd = Crowd::gather(&gateway);
     let file = gateway.folder.path().join("weir.toml");
     let good = std::fs::read_to_string(&file).expect("read");
@@ -132,32 +128,31 @@ async fn f84_a_new_program_that_does_not_get_ready_changes_nothing() {
         for _ in 0..often(1, 5) {
             std::fs::write(&file, broken).expect("written");
             gateway.signal(Signal::USR2);
-            tokio::task::block_in_place(|| gateway.wait_for_log("upgrade failed"));
+            gateway.logs("upgrade failed").await;
         }
     }
     std::fs::write(&file, good).expect("written");
     let ledger = crowd.leave().await;
-    let sum = ledger.sum();
-    assert_eq!((sum.cut, sum.unreachable, sum.refused), (0, 0, 0), "{sum:?}");
-    assert!(sum.answered > CLIENTS, "{sum:?}");
-    ledger.agrees_with(&server.executed());
+    let calls = server.compare(&ledger);
+    assert_eq!(calls.failures(), 0, "{calls:?}");
+    assert!(calls.successes > CLIENTS, "{calls:?}");
     gateway.signal(Signal::TERM);
-    assert!(tokio::task::block_in_place(|| gateway.wait()).success());
+    assert_eq!(gateway.ended().await, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f84_a_signal_to_stop_ends_an_upgrade_that_is_not_done() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(1).await;
-    let mut gateway = Gateway::start(server.address, "shutdown_grace = \"1s\"");
+    let mut gateway = Gateway::start(server.address, "shutdown_grace = \"1s\"").await;
     gateway.signal(Signal::USR2);
-    tokio::task::block_in_place(|| gateway.wait_for_log("successor process starting"));
+    gateway.logs("successor process starting").await;
     gateway.signal(Signal::TERM);
-    let status = tokio::task::block_in_place(|| gateway.wait());
-    assert!(status.success(), "{status}");
-    tokio::time::timeout(Duration::from_secs(10), async {
-        while Client::connect(gateway.address).await.is_ok() {
-            tokio::task::yield_now().await;
+    let code = gateway.ended().await;
+    assert_eq!(code, Some(0));
+    tokio::time::timeout(PATIENCE, async {
+        while Client::connect(&gateway.address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
     })
     .await
@@ -165,12 +160,12 @@ async fn f84_a_signal_to_stop_ends_an_upgrade_that_is_not_done() {
 }
 
 /// Starts Weir as systemd does: with a socket that another process owns.
-fn start_activated(server: &Server, socket: &TcpListener, notify_socket: &Path) -> Gateway {
+async fn start_activated(server: &Server, socket: &TcpListener, notify_socket: &Path) -> Gateway {
     let mut command = Command::new("sh");
     let script = "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"";
     command.args(["-c", script, env!("CARGO_BIN_EXE_weir")]).env("NOTIFY_SOCKET", notify_socket);
     command.stdin(Stdio::from(OwnedFd::from(socket.try_clone().expect("a copy"))));
-    Gateway::start_by(command, server.address, "")
+    Gateway::start_by(command, server.address, "").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -180,7 +175,7 @@ async fn f84_f85_with_a_socket_of_systemds_a_restart_refuses_nobody_and_systemd_
     let folder = tempfile::TempDir::new().expect("a folder");
     let notify_socket = folder.path().join("notify");
     let systemd = UnixDatagram::bind(&notify_socket).expect("a socket");
-    systemd.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
+    systemd.set_read_timeout(Some(PATIENCE)).expect("set");
     let wait_for_notification = |text: &str| {
         let mut datagram = [0; 256];
         let length = systemd.recv(&mut datagram).expect("a notification");
@@ -188,25 +183,25 @@ async fn f84_f85_with_a_socket_of_systemds_a_restart_refuses_nobody_and_systemd_
     };
     let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
     for signal in [Signal::TERM, Signal::KILL] {
-        let mut gateway = start_activated(&server, &socket, &notify_socket);
+        let mut gateway = start_activated(&server, &socket, &notify_socket).await;
         wait_for_notification("READY=1");
-        assert_eq!(gateway.address, socket.local_addr().expect("an address"));
+        assert_eq!(gateway.address, socket.local_addr().expect("an address").to_string());
         let nonce = signal.as_raw() as u64;
-        let mut client = Client::connect(gateway.address).await.expect("it listens");
+        let mut client = Client::connect(&gateway.address).await.expect("it listens");
         assert_eq!(client.call(Call { nonce, ..Call::default() }).await, Outcome::Answered);
         gateway.signal(signal);
-        tokio::task::block_in_place(|| gateway.wait());
+        gateway.ended().await;
         if signal == Signal::TERM {
             wait_for_notification("STOPPING=1");
         }
         // No process accepts, and the connection waits.
-        let mut early = Client::connect(gateway.address).await.expect("systemd listens");
+        let mut early = Client::connect(&gateway.address).await.expect("systemd listens");
         early
             .send(&early.request(Call { nonce: nonce + 100, ..Call::default() }))
             .await
             .expect("sent");
         let begin = std::time::Instant::now();
-        let again = start_activated(&server, &socket, &notify_socket);
+        let again = start_activated(&server, &socket, &notify_socket).await;
         wait_for_notification("READY=1");
         eprintln!("ready again after {:?}", begin.elapsed());
         assert_eq!(early.read_response().await.expect("a reply").status, 200);
@@ -221,7 +216,7 @@ async fn legacy(
     session: Option<&str>,
     (method, params): (&str, &str),
 ) -> Response {
-    let mut client = Client::connect(gateway.address).await.expect("it serves");
+    let mut client = Client::connect(&gateway.address).await.expect("it serves");
     let body = match verb {
         "POST" => format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#),
         _ => String::new(),
@@ -241,7 +236,7 @@ async fn legacy(
 async fn a_legacy_client_goes_on_after_a_kill_and_a_stop_and_an_ended_session_stays_ended() {
     let _turn = ONE_AT_A_TIME.lock().await;
     let server = Server::start(1_000).await;
-    let mut gateway = Gateway::start(server.address, "[state]\ndir = \"state\"");
+    let mut gateway = Gateway::start(server.address, "[state]\ndir = \"state\"").await;
     let initialize = r#"{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"clientInfo":{"name":"c","version":"1"}}"#;
     let (mut sessions, mut nonce) = (Vec::new(), 0);
     for _ in 0..2 {
@@ -251,7 +246,7 @@ async fn a_legacy_client_goes_on_after_a_kill_and_a_stop_and_an_ended_session_st
     assert_eq!(legacy(&gateway, "DELETE", Some(&sessions[1]), ("", "")).await.status, 204);
     for signal in [Signal::KILL, Signal::TERM] {
         let begin = Instant::now();
-        gateway = gateway.restart(signal);
+        gateway.restart(signal).await;
         let started = begin.elapsed();
         nonce += 1;
         let call = format!(r#"{{"name":"hub__a","arguments":{{"nonce":{nonce}}}}}"#);
@@ -267,5 +262,5 @@ async fn a_legacy_client_goes_on_after_a_kill_and_a_stop_and_an_ended_session_st
             assert_eq!(ended.status, 404, "{verb}: {ended:?}");
         }
     }
-    assert_eq!(server.executed(), BTreeMap::from([(1, 1), (2, 1)]));
+    assert_eq!(server.executed(), Executions::from([("1".to_owned(), 1), ("2".to_owned(), 1)]));
 }

@@ -17,23 +17,34 @@ const RANGES: [(&str, u32, u32); 6] =
 /// Beginnings of promises that have no tests, because they promise nothing.
 const WITHOUT_TESTS: [&str; 2] = ["Not applicable", "Not tested"];
 
+/// End of the name of a test that does nothing by day.
+pub(super) const NIGHTLY: &str = "_nightly";
+/// Beginning of the measurements of a row all of whose tests do nothing by day.
+const NIGHTLY_ONLY: &str = "nightly only";
+
 fn tests_by_row() -> BTreeMap<String, Vec<String>> {
     toml::from_str(&read(TESTS)).expect("the tests of faults can be read")
 }
 
-/// Name and promise of a row of the document, unless it is a row of another table.
-fn name_and_promise(row: &str) -> Option<(&str, &str)> {
+/// Name, promise and measurements of a row of the document, unless it is a row of another table.
+fn cells_of(row: &str) -> Option<[&str; 3]> {
     let (name, rest) = row.strip_prefix("| ")?.split_once(" | ")?;
     let number = name.strip_prefix("F-").or_else(|| name.strip_prefix('G'))?;
     let is_row = number.parse::<u32>().is_ok();
-    is_row.then(|| (name, rest.split(" | ").next().unwrap_or_default()))
+    let (promise, measured) = rest.split_once(" | ")?;
+    is_row.then_some([name, promise, measured])
+}
+
+/// Tests of all rows.
+pub(super) fn tests_of_rows() -> BTreeSet<String> {
+    tests_by_row().into_values().flatten().collect()
 }
 
 /// Rows of the document that have tests.
 pub(super) fn rows_with_tests() -> BTreeSet<String> {
     let tests = tests_by_row();
     let has_tests = |row: &String| {
-        let name = name_and_promise(row).map(|(name, _)| name);
+        let name = cells_of(row).map(|[name, ..]| name);
         name.and_then(|name| tests.get(name)).is_some_and(|tests| !tests.is_empty())
     };
     table_rows(&read(FAULTS)).into_iter().filter(has_tests).collect()
@@ -72,13 +83,21 @@ fn every_fault_and_every_goal_has_its_row_and_every_test_in_it_is_there() {
     let mut problems = Vec::new();
     let rows = table_rows(&read(FAULTS));
     let mut found = BTreeSet::new();
-    for (name, promise) in rows.iter().filter_map(|row| name_and_promise(row)) {
+    for [name, promise, measured] in rows.iter().filter_map(|row| cells_of(row)) {
         if !found.insert(name.to_owned()) {
             problems.push(format!("{FAULTS} has {name} twice"));
         }
         let promises_nothing = WITHOUT_TESTS.iter().any(|start| promise.starts_with(start));
         if tests.get(name).is_some_and(Vec::is_empty) != promises_nothing {
             problems.push(format!("{name}: a promise has tests in {TESTS}, and no other row has"));
+        }
+        let is_nightly = |tests: &Vec<String>| {
+            !tests.is_empty() && tests.iter().all(|test| test.ends_with(NIGHTLY))
+        };
+        if tests.get(name).is_some_and(is_nightly) != measured.starts_with(NIGHTLY_ONLY) {
+            problems.push(format!(
+                "{name}: '{NIGHTLY_ONLY}' is for a row all of whose tests do nothing by day"
+            ));
         }
     }
     let named: BTreeSet<_> = tests.keys().cloned().collect();
