@@ -490,7 +490,8 @@ mod tests {
         let replying = async {
             let (mut stream, _) = listener.accept().await.expect("a connection");
             let mut command = [0; 64];
-            stream.read(&mut command).await.expect("a command");
+            let read = stream.read(&mut command).await.expect("a command");
+            assert!(read > 0, "the connection has ended");
             match reply_after {
                 None => std::future::pending().await,
                 Some(time) => sleep(time).await,

@@ -6,10 +6,11 @@ use std::time::SystemTime;
 
 use tokio::process::Command;
 
-use crate::fleet::{Fleet, Served};
+use crate::fleet::Fleet;
 use crate::lab::nginx::Nginx;
 use crate::lab::ports::free_port;
 use crate::lab::store::TestStore;
+use crate::lab::weir::Weir;
 use crate::parts::{Started, announced, part};
 use crate::suite::{self, Leg, Verdicts};
 use crate::unreached;
@@ -101,10 +102,10 @@ impl Run {
         let verdicts = match self.route {
             Route::Direct => self.collect_verdicts(&fixture.url, &nonce).await,
             Route::Weir => {
-                let mut gateway = Gateway::before(&fixture.url, "").await;
-                let endpoint = gateway.served.endpoint.clone();
-                let verdicts = gateway.during(self.collect_verdicts(&endpoint, &nonce)).await;
-                assert!(gateway.served.stop().await, "{self}: Weir ends badly");
+                let gateway = Gateway::before(&fixture.url, "").await;
+                let endpoint = gateway.served.endpoint();
+                let verdicts = self.collect_verdicts(&endpoint, &nonce).await;
+                gateway.stop().await;
                 verdicts
             }
             Route::Replicas => self.judge_replicas(&fixture.url, &nonce).await,
@@ -114,17 +115,12 @@ impl Run {
 
     async fn judge_replicas(self, url: &str, nonce: &str) -> Verdicts {
         let store = TestStore::start().await;
-        let [mut one, mut two, mut three] = Gateway::replicas(url, &store).await;
-        let address = |gateway: &Gateway| {
-            let endpoint = gateway.served.endpoint.trim_start_matches("http://");
-            endpoint.split('/').next().expect("an address").to_owned()
-        };
-        let nginx = Nginx::start(&[&one, &two, &three].map(address));
+        let gateways = Gateway::replicas(url, &store).await;
+        let nginx = Nginx::start(&gateways.each_ref().map(|it| it.served.address.clone()));
         let endpoint = format!("http://{}/mcp", nginx.address);
-        let judging = self.collect_verdicts(&endpoint, nonce);
-        let verdicts = one.during(two.during(three.during(judging))).await;
-        for gateway in [one, two, three] {
-            assert!(gateway.served.stop().await, "{self}: Weir ends badly");
+        let verdicts = self.collect_verdicts(&endpoint, nonce).await;
+        for gateway in gateways {
+            gateway.stop().await;
         }
         verdicts
     }
@@ -153,7 +149,7 @@ fn nonce() -> String {
 
 /// Weir in front of one upstream, without any change by a role or a name.
 struct Gateway {
-    served: Served,
+    served: Weir,
     _fleet: Fleet,
 }
 
@@ -163,7 +159,7 @@ impl Gateway {
             "[naming]\nmode = \"none\"\n[protocol]\nresumable = true\n[upstreams.fixture]\nurl = {url:?}\n{more}"
         ));
         let mut served = fleet.serve().await;
-        served.logged("upstream listed", "fixture").await;
+        served.log.logged("upstream listed", "fixture").await;
         Self { served, _fleet: fleet }
     }
 
@@ -187,19 +183,9 @@ impl Gateway {
         replicas
     }
 
-    /// Drains Weir's log while other work runs, so that its pipe never fills. The log is shown if
-    /// the test fails.
-    async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
-        let log = &mut self.served.log;
-        let reading = async {
-            while let Some(line) = log.lines.next_line().await.unwrap() {
-                println!("{line}");
-            }
-            panic!("Weir ended by itself");
-        };
-        tokio::select! {
-            done = work => done,
-            () = reading => unreachable!("it reads on"),
-        }
+    /// Stops Weir, after showing its log if the test fails.
+    async fn stop(self) {
+        println!("{}", self.served.log().join("\n"));
+        self.served.stop().await;
     }
 }

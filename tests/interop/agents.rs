@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 
-use crate::fleet::{Fleet, Served, soon};
+use crate::fleet::{Fleet, soon};
+use crate::lab::weir::Weir;
 use crate::parts::{Started, announced, part, script};
 
 /// Some clients take half a minute of a busy machine to start.
@@ -55,7 +56,7 @@ struct Setting {
     home: PathBuf,
     requests: PathBuf,
     model: Started,
-    _served: Option<Served>,
+    _served: Option<Weir>,
 }
 
 impl Setting {
@@ -80,7 +81,7 @@ impl Setting {
         let mut connect = fleet.command(&["connect", client, "--write"]);
         match &served {
             None => connect.arg("--stdio"),
-            Some(served) => connect.args(["--url", &served.endpoint]),
+            Some(served) => connect.args(["--url", &served.endpoint()]),
         };
         connect.env("HOME", &home).env_remove("CLAUDE_CONFIG_DIR").env_remove("CODEX_HOME");
         let connected = soon(connect.stderr(Stdio::null()).status()).await.unwrap();

@@ -16,7 +16,9 @@ use rmcp::{ClientHandler, RoleClient};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use crate::fleet::{Fleet, Log, Served, Shop, example, soon};
+use crate::fleet::{Fleet, Shop, example, log_of, soon};
+use crate::lab::lines::Lines;
+use crate::lab::weir::Weir;
 
 pub(crate) const GREETING: &str = "---
 title: Greeting
@@ -64,14 +66,14 @@ pub(crate) fn modern() -> ClientLifecycleMode {
 }
 
 pub(crate) async fn over_http(
-    served: &Served,
+    served: &Weir,
     lifecycle: ClientLifecycleMode,
     listener: &Listener,
 ) -> Client {
     // rmcp's client requires a TLS provider even for plain HTTP; an error means that one is
     // installed.
     let _ = tokio_rustls::rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let wire = StreamableHttpClientTransport::from_uri(served.endpoint.clone());
+    let wire = StreamableHttpClientTransport::from_uri(served.endpoint().clone());
     soon(listener.clone().serve_with_lifecycle(wire, lifecycle)).await.unwrap()
 }
 
@@ -79,12 +81,12 @@ async fn over_stdio(
     fleet: &Fleet,
     lifecycle: ClientLifecycleMode,
     listener: &Listener,
-) -> (Client, Log) {
+) -> (Client, Lines) {
     let command = fleet.command(&["stdio"]);
     let wire = TokioChildProcess::builder(command).stderr(Stdio::piped()).spawn();
     let (wire, log) = wire.unwrap();
     let client = soon(listener.clone().serve_with_lifecycle(wire, lifecycle)).await.unwrap();
-    (client, Log::of(log.unwrap()))
+    (client, log_of(log))
 }
 
 /// Upstreams of the fleet. A client that lists before they are listed gets a part of the items.
@@ -210,7 +212,7 @@ async fn rmcp_of_either_era_works_over_http() {
         let fleet = mixed_fleet(&shop);
         let mut served = fleet.serve().await;
         for upstream in UPSTREAMS {
-            served.logged("upstream listed", upstream).await;
+            served.log.logged("upstream listed", upstream).await;
         }
         let listener = Listener::default();
         let lifecycle = if is_modern { modern() } else { legacy() };
@@ -218,7 +220,7 @@ async fn rmcp_of_either_era_works_over_http() {
         walk(&client).await;
         wait_for_change(&client, &listener, &fleet, is_modern).await;
         soon(client.cancel()).await.unwrap();
-        assert!(served.stop().await);
+        served.stop().await;
     }
 }
 
@@ -245,7 +247,7 @@ async fn clients_of_both_eras_share_one_endpoint_and_each_hears_of_the_change() 
     let fleet = mixed_fleet(&shop);
     let mut served = fleet.serve().await;
     for upstream in UPSTREAMS {
-        served.logged("upstream listed", upstream).await;
+        served.log.logged("upstream listed", upstream).await;
     }
     let (old_listener, new_listener) = (Listener::default(), Listener::default());
     let old = over_http(&served, legacy(), &old_listener).await;
@@ -261,5 +263,5 @@ async fn clients_of_both_eras_share_one_endpoint_and_each_hears_of_the_change() 
 
     until_heard(&old, "notes__fresh", async || old_listener.prompts_changed.notified().await).await;
     until_heard(&new, "notes__fresh", async || notified(&mut changes).await).await;
-    assert!(served.stop().await);
+    served.stop().await;
 }

@@ -10,7 +10,8 @@ use futures::stream::{self, StreamExt};
 use serde_json::Value;
 use tokio::task::LocalSet;
 
-use crate::fleet::{Fleet, Served};
+use crate::fleet::Fleet;
+use crate::lab::weir::Weir;
 use crate::pipe::Era::{self, Legacy, Modern};
 use cells::{Client, Server, Target};
 use compare::How::{self, Anything, Gone, Is, Late, More, Names, Order, Place};
@@ -219,7 +220,7 @@ fn judge(
 struct Gateway {
     upstream_era: Era,
     behind: Tap,
-    served: Served,
+    served: Weir,
     _fleet: Fleet,
 }
 
@@ -228,7 +229,7 @@ impl Gateway {
         let behind = Tap::before(url).await;
         let fleet = fleet(&format!("url = {:?}", behind.url), upstream_era);
         let mut served = fleet.serve().await;
-        served.logged("upstream listed", "real").await;
+        served.log.logged("upstream listed", "real").await;
         behind.take(0).await;
         Self { upstream_era, behind, served, _fleet: fleet }
     }
@@ -262,7 +263,8 @@ async fn compare_over_http(server: Server) {
             let mut direct = through.clone();
             direct.dedup();
             let directly = direct.iter().map(|steps| (&*started.url, steps));
-            let urls = gateways.iter().map(|gateway| &*gateway.served.endpoint);
+            let endpoints: Vec<_> = gateways.iter().map(|it| it.served.endpoint()).collect();
+            let urls = endpoints.iter().map(String::as_str);
             let scripts: Vec<_> = directly.chain(urls.zip(&through)).collect();
             let mut seen = over_http(client, era, &scripts).await;
             let through_weir = seen.split_off(direct.len());
@@ -277,7 +279,7 @@ async fn compare_over_http(server: Server) {
             }
         }
         for gateway in gateways {
-            assert!(gateway.served.stop().await);
+            gateway.served.stop().await;
         }
         problems
     };

@@ -20,8 +20,9 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::fleet::{Fleet, Served, soon};
+use crate::fleet::{Fleet, soon};
 use crate::lab::ports::free_port;
+use crate::lab::weir::Weir;
 use crate::parts::part;
 
 /// tinyproxy that admits one user.
@@ -87,7 +88,7 @@ fn write_certificates(folder: &Path) {
 }
 
 /// Weir with one prompt, and its URL for others. With `tls` it demands a certificate of clients.
-async fn inner(tls: &str) -> (Served, String, Fleet) {
+async fn inner(tls: &str) -> (Weir, String, Fleet) {
     let (fleet, port) = (Fleet::plain(""), free_port());
     write_certificates(fleet.folder());
     let scheme = if tls.is_empty() { "http" } else { "https" };
@@ -108,7 +109,7 @@ async fn inner(tls: &str) -> (Served, String, Fleet) {
     std::fs::write(fleet.folder().join("prompts/oil.md"), "---\ndescription: Oil\n---\nOil.\n")
         .unwrap();
     let mut served = fleet.serve().await;
-    served.logged("upstream listed", "house").await;
+    served.log.logged("upstream listed", "house").await;
     (served, format!("{scheme}://0.0.0.0:{port}/mcp"), fleet)
 }
 
@@ -192,7 +193,7 @@ async fn a_protected_upstream_is_reached_through_a_proxy_that_sees_its_name_only
         let failed = list(&url, &more, &[]).await.expect_err("it fails");
         assert!(failed.contains(expected) && !failed.contains("hunter"), "{failed}");
     }
-    assert!(served.stop().await);
+    served.stop().await;
 }
 
 #[tokio::test]
@@ -207,7 +208,7 @@ async fn an_unprotected_upstream_is_reached_through_a_proxy_that_forwards_its_re
     assert!(requests.contains(&expected), "{requests:?}");
     let failed = list(&url, &egress("hunter3"), &[]).await.expect_err("it fails");
     assert!(!failed.contains("hunter"), "{failed}");
-    assert!(served.stop().await);
+    served.stop().await;
 }
 
 /// Upstream that requires access tokens, and issues them. It has nothing else.

@@ -1,18 +1,18 @@
 //! Weir as a process, with a configuration of the test's own.
 
-use std::convert::Infallible;
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use serde_json::Value;
+use rustix::process::Signal;
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 
-/// Generous, because it only limits how long a broken test takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+use crate::lab::lines::Lines;
+use crate::lab::weir::Weir;
+pub(crate) use crate::lab::{PATIENCE, example};
 
 /// For a program that does many things one after the other, beside other tests.
 pub(crate) const RUN_PATIENCE: Duration = Duration::from_secs(300);
@@ -31,20 +31,6 @@ pub(crate) async fn within<T>(patience: Duration, future: impl Future<Output = T
 /// Folder with a configuration, and the program that runs on it.
 pub(crate) struct Fleet {
     folder: TempDir,
-}
-
-/// A running `weir serve`.
-pub(crate) struct Served {
-    pub(crate) endpoint: String,
-    child: Child,
-    pub(crate) log: Log,
-}
-
-/// Log lines of Weir, among the other lines of a shared stderr.
-pub(crate) struct Log {
-    pub(crate) lines: Lines<BufReader<ChildStderr>>,
-    /// Lines read so far.
-    pub(crate) seen: Vec<String>,
 }
 
 impl Fleet {
@@ -76,120 +62,24 @@ impl Fleet {
     }
 
     /// Starts `weir serve` and waits until it is ready.
-    pub(crate) async fn serve(&self) -> Served {
-        let mut child = self.command(&["serve"]).stderr(Stdio::piped()).spawn().unwrap();
-        let mut log = Log::of(child.stderr.take().unwrap());
-        let ready = log.line(|line| line["message"] == "ready").await;
-        let endpoint = ready["endpoint"].as_str().unwrap().to_owned();
-        Served { endpoint, child, log }
+    pub(crate) async fn serve(&self) -> Weir {
+        Weir::start_by(self.command(&["serve"]).into_std()).await
     }
 }
 
-impl Log {
-    /// Creates a log that has read nothing yet.
-    pub(crate) fn of(stderr: ChildStderr) -> Self {
-        Self { lines: BufReader::new(stderr).lines(), seen: Vec::new() }
-    }
-
-    /// Waits until the log has a line of this message for this upstream; earlier lines count.
-    pub(crate) async fn logged(&mut self, message: &str, upstream: &str) -> Value {
-        self.line(|line| is_about(line, message, upstream)).await
-    }
-
-    async fn line(&mut self, fits: impl Fn(&Value) -> bool) -> Value {
-        match self.seen.iter().map(parsed).find(&fits) {
-            Some(line) => line,
-            None => self.next(fits).await,
-        }
-    }
-
-    async fn next(&mut self, fits: impl Fn(&Value) -> bool) -> Value {
-        let next = async {
-            loop {
-                let line = self.lines.next_line().await.unwrap().expect("the log goes on");
-                let found = parsed(&line);
-                self.seen.push(line);
-                if fits(&found) {
-                    break found;
-                }
-            }
-        };
-        soon(next).await
-    }
-
-    /// Reads the log to its end, so that the pipe never fills, and returns all of it.
-    pub(crate) async fn rest(mut self) -> String {
-        self.read().await;
-        self.seen.join("\n")
-    }
-
-    async fn read(&mut self) {
-        while let Ok(Some(line)) = self.lines.next_line().await {
-            self.seen.push(line);
-        }
-    }
+/// Log lines of Weir, among the other lines of a shared stderr.
+pub(crate) fn log_of(stderr: Option<ChildStderr>) -> Lines {
+    let pipe = stderr.expect("a pipe").into_owned_fd().unwrap();
+    Lines::of(std::fs::File::from(pipe))
 }
 
-impl Served {
-    /// Waits until the log has a line of this message for this upstream; earlier lines count.
-    pub(crate) async fn logged(&mut self, message: &str, upstream: &str) -> Value {
-        self.log.logged(message, upstream).await
-    }
-
-    /// Waits until the log has a further line of this message for this upstream.
-    pub(crate) async fn logs(&mut self, message: &str, upstream: &str) {
-        self.log.next(|line| is_about(line, message, upstream)).await;
-    }
-
-    /// Reads the log while the test does something else, so that the pipe never fills.
-    pub(crate) async fn drain(&mut self) -> Infallible {
-        self.log.read().await;
-        panic!("Weir has ended: {}", self.log.seen.join("\n"));
-    }
-
-    /// Memory of the program without the pages of its file, which are three times as many without
-    /// optimization and are evicted when they are not needed.
-    pub(crate) fn own_bytes(&self) -> u64 {
-        let status = format!("/proc/{}/status", self.child.id().expect("it runs"));
-        let status = std::fs::read_to_string(status).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
-    }
-
-    /// Stops Weir and returns whether the exit code was 0.
-    pub(crate) async fn stop(self) -> bool {
-        self.stop_with_log().await.0
-    }
-
-    /// Stops Weir and returns whether the exit code was 0, with its whole log.
-    pub(crate) async fn stop_with_log(mut self) -> (bool, String) {
-        let pid = self.child.id().expect("it runs");
-        let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        // The log must not fill the pipe while Weir stops.
-        let drain = self.log.rest();
-        let (status, log) = soon(async { tokio::join!(self.child.wait(), drain) }).await;
-        (status.unwrap().success(), log)
-    }
-}
-
-/// Lines of other programs become null.
-fn parsed(line: impl AsRef<str>) -> Value {
-    serde_json::from_str(line.as_ref()).unwrap_or_default()
-}
-
-fn is_about(line: &Value, message: &str, upstream: &str) -> bool {
-    line["message"] == message && line["upstream"] == upstream
-}
-
-/// Path of a program from `examples/`. A plain `cargo test` builds them first; narrowed to this
-/// file it does not.
-pub(crate) fn example(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.parent().unwrap().parent().unwrap();
-    let path = profile.join("examples").join(name);
-    assert!(path.is_file(), "{} is not built: run `cargo build --examples`", path.display());
-    path
+/// Stops Weir, and returns its whole log.
+pub(crate) async fn stop_with_log(mut weir: Weir) -> String {
+    weir.signal(Signal::TERM);
+    let code = weir.ended().await;
+    let log = weir.log.end().await.join("\n");
+    assert_eq!(code, Some(0), "{log}");
+    log
 }
 
 /// The modern example server on a port of its own.

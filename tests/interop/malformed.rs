@@ -44,8 +44,8 @@ async fn every_sdk_takes_every_list_whatever_an_upstream_lists() {
     let fleet =
         Fleet::plain(&format!("[upstreams.evil]\ncommand = {python:?}\nargs = [{server:?}]\n"));
     let mut served = fleet.serve().await;
-    served.logged("upstream listed", "evil").await;
-    let left_out = served.logged("items excluded from the list", "evil").await;
+    served.log.logged("upstream listed", "evil").await;
+    let left_out = served.log.logged("items excluded from the list", "evil").await;
     assert!(left_out["problems"].as_str().unwrap().contains("cannot be used"), "{left_out}");
 
     let mut steps: Vec<_> =
@@ -56,7 +56,7 @@ async fn every_sdk_takes_every_list_whatever_an_upstream_lists() {
     let steps = json!({ "capabilities": {}, "names": true, "steps": steps });
     for client in [Client::TypeScript1, Client::TypeScript2, Client::Python1, Client::Python2] {
         for era in client.eras() {
-            let endings = client.run(*era, Target::Url(&served.endpoint), None, &steps).await;
+            let endings = client.run(*era, Target::Url(&served.endpoint()), None, &steps).await;
             for ((kind, method), names) in LISTS.iter().zip(&endings) {
                 let names: BTreeSet<_> = names.split(' ').map(str::to_owned).collect();
                 assert_eq!(names, expected(kind), "{method} of {client:?}, {era:?}");
@@ -83,5 +83,5 @@ async fn every_sdk_takes_every_list_whatever_an_upstream_lists() {
         assert_eq!((completed.values.len(), completed.has_more), (100, Some(true)), "{era:?}");
         soon(client.cancel()).await.unwrap();
     }
-    assert!(served.stop().await);
+    served.stop().await;
 }

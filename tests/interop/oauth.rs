@@ -17,9 +17,10 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 
 use crate::clients::{Listener, modern, over_http};
-use crate::fleet::{Fleet, RUN_PATIENCE, Served, soon, within};
+use crate::fleet::{Fleet, RUN_PATIENCE, soon, stop_with_log, within};
 use crate::lab::by_night;
 use crate::lab::ports::free_port;
+use crate::lab::weir::Weir;
 use crate::parts::{Started, announced, part, script};
 
 /// Client secret of the program without a user.
@@ -89,8 +90,8 @@ async fn sdk_clients_log_in_at_a_real_provider() {
         let provider = provider(&endpoint, signed_with).await;
         let fleet = gateway(port, &provider.url).await;
         let mut served = fleet.serve().await;
-        assert_eq!(served.endpoint, endpoint);
-        served.logged("upstream listed", "house").await;
+        assert_eq!(served.endpoint(), endpoint);
+        served.log.logged("upstream listed", "house").await;
 
         for sdk in ["sdk1", "sdk2"] {
             let mut client = Command::new(part("bin/node"));
@@ -103,8 +104,8 @@ async fn sdk_clients_log_in_at_a_real_provider() {
         client.arg(script("clients/oauth.py")).args([&endpoint, &provider.url]);
         let seen = run_client(&mut client).await;
         assert_eq!(seen, json!({ "prompts": ["house__oil"] }), "python with {signed_with}");
-        let (well, log) = served.stop_with_log().await;
-        assert!(well && log.contains("no credentials"), "{log}");
+        let log = stop_with_log(served).await;
+        assert!(log.contains("no credentials"), "{log}");
         // No part of a token is logged: all of them begin like this.
         assert!(!log.contains("eyJhbGciOi") && !log.contains(ROBOT_SECRET), "{log}");
     }
@@ -114,7 +115,7 @@ async fn sdk_clients_log_in_at_a_real_provider() {
 struct ProtectedServer {
     endpoint: String,
     provider: Started,
-    served: Served,
+    served: Weir,
     _fleet: Fleet,
 }
 
@@ -127,7 +128,7 @@ impl ProtectedServer {
         let provider = announced(command.envs(variables.iter().copied())).await;
         let fleet = gateway(port, &provider.url).await;
         let mut served = fleet.serve().await;
-        served.logged("upstream listed", "house").await;
+        served.log.logged("upstream listed", "house").await;
         Self { endpoint, provider, served, _fleet: fleet }
     }
 }
@@ -183,16 +184,16 @@ async fn weir_signs_in_at_a_real_provider_with_each_kind_of_credential() {
         let (is_well, _, error) = run(&outer, &[command, "inner"]).await;
         assert!(!is_well && error.contains("users do not sign in to it"), "{error}");
     }
-    assert!(inner.served.stop().await);
+    inner.served.stop().await;
 }
 
 #[tokio::test]
 async fn no_call_fails_while_tokens_expire() {
-    let mut inner = ProtectedServer::start(&[("ROBOT_SECONDS", "2")]).await;
+    let inner = ProtectedServer::start(&[("ROBOT_SECONDS", "2")]).await;
     let client = format!("client_id = \"robot\"\nclient_secret = \"{ROBOT_SECRET}\"");
     let outer = signed_in(&inner.endpoint, &inner.provider.url, &client);
     let mut served = outer.serve().await;
-    served.logged("upstream listed", "inner").await;
+    served.log.logged("upstream listed", "inner").await;
     let client = over_http(&served, modern(), &Listener::default()).await;
     let calls = async {
         loop {
@@ -203,13 +204,11 @@ async fn no_call_fails_while_tokens_expire() {
     };
     let renewals = async {
         for _ in 0..4 {
-            served.logs("access token issued", "inner").await;
+            served.log.logs("access token issued", "inner").await;
         }
     };
     tokio::select! {
         () = calls => {}
-        // Its log is read meanwhile.
-        never = inner.served.drain() => match never {},
         () = renewals => {}
     }
     drop(client);
@@ -217,8 +216,7 @@ async fn no_call_fails_while_tokens_expire() {
     assert!(is_well && status.contains(r#""state":"up""#), "{status}{error}");
     let metrics = metrics(&served).await;
     assert!(metrics.contains("weir_upstream_up{upstream=\"inner\"} 1"), "{metrics}");
-    let (well, log) = served.stop_with_log().await;
-    assert!(well, "{log}");
+    let log = stop_with_log(served).await;
     let audit = std::fs::read_to_string(outer.folder().join("state/audit.jsonl")).unwrap();
     let issued = r#""event":"sign_in","upstream":"inner","outcome":"ok""#;
     assert_eq!(audit.matches(issued).count(), 1, "{audit}");
@@ -226,7 +224,7 @@ async fn no_call_fails_while_tokens_expire() {
     for shown in [log, status, metrics, audit] {
         assert!(!shown.contains("eyJhbGciOi") && !shown.contains(ROBOT_SECRET), "{shown}");
     }
-    assert!(inner.served.stop().await);
+    inner.served.stop().await;
 }
 
 /// Pause between calls while tokens expire: by day it leaves the processors to other tests.
@@ -235,13 +233,13 @@ fn pause() -> Duration {
 }
 
 /// Returns what the admin listener of a process says at `/metrics`.
-async fn metrics(served: &Served) -> String {
-    let mut started = served.log.seen.iter().filter_map(|line| {
+async fn metrics(served: &Weir) -> String {
+    let started = served.log.find_map(|line| {
         let line: Value = serde_json::from_str(line).ok()?;
         let is_it = line["message"].as_str()?.starts_with("admin listener started");
         is_it.then(|| line["address"].as_str().map(str::to_owned))?
     });
-    let address = started.next().expect("an admin listener");
+    let address = started.expect("an admin listener");
     let mut stream = soon(TcpStream::connect(&address)).await.unwrap();
     let request = format!("GET /metrics HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -333,7 +331,7 @@ async fn a_user_signs_in_once_and_two_processes_renew_the_tokens_together() {
         ("SECRETS", secrets.path().to_str().unwrap()),
         ("REFRESHES", refreshes.to_str().unwrap()),
     ];
-    let mut inner = ProtectedServer::start(&variables).await;
+    let inner = ProtectedServer::start(&variables).await;
     let outer = for_a_user(&inner.endpoint);
     let mut shown = String::new();
 
@@ -348,11 +346,11 @@ async fn a_user_signs_in_once_and_two_processes_renew_the_tokens_together() {
     assert!(!is_well);
     assert_eq!(checked, expected);
     let mut first = outer.serve().await;
-    first.logged("no access token", "inner").await;
+    first.log.logged("no access token", "inner").await;
     shown += &log_in(&outer, false).await;
-    first.logged("upstream listed", "inner").await;
+    first.log.logged("upstream listed", "inner").await;
     let mut second = outer.serve().await;
-    second.logged("upstream listed", "inner").await;
+    second.log.logged("upstream listed", "inner").await;
 
     let clients = [
         over_http(&first, modern(), &Listener::default()).await,
@@ -372,7 +370,7 @@ async fn a_user_signs_in_once_and_two_processes_renew_the_tokens_together() {
     };
     let renewals = async {
         for _ in 0..4 {
-            first.logs("access token issued", "inner").await;
+            first.log.logs("access token issued", "inner").await;
             // The keys of the vault change meanwhile.
             let (_, sealed, error) = run(&outer, &["login", "--rekey"]).await;
             assert_eq!((&*sealed, &*error), ("1 sealed with a new key\n", ""));
@@ -380,9 +378,6 @@ async fn a_user_signs_in_once_and_two_processes_renew_the_tokens_together() {
     };
     tokio::select! {
         () = calls => {}
-        // Their logs are read meanwhile.
-        never = inner.served.drain() => match never {},
-        never = second.drain() => match never {},
         () = renewals => {}
     }
     drop(clients);
@@ -394,77 +389,70 @@ async fn a_user_signs_in_once_and_two_processes_renew_the_tokens_together() {
     assert!(renewed.iter().all(|refresh| refresh.status == "200"), "{renewed:?}");
     shown += &metrics(&first).await;
     for served in [first, second] {
-        let (well, log) = served.stop_with_log().await;
-        assert!(well && !log.contains("sign-in ended"), "{log}");
+        let log = stop_with_log(served).await;
+        assert!(!log.contains("sign-in ended"), "{log}");
         shown += &log;
     }
 
-    let ends = async {
-        // A process is killed after the provider has replaced the refresh token, and before it has
-        // got the new one. Nothing is repeated after that.
-        let hold = PathBuf::from(format!("{}.hold", refreshes.display()));
-        std::fs::write(&hold, "").unwrap();
-        let before = refreshed(refreshes).len();
-        loop {
-            let mut list = outer.command(&["list"]);
-            let mut list = list.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-            let replaced = async {
-                while refreshed(refreshes).len() == before {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-            };
-            tokio::select! {
-                _ = list.wait() => {}
-                () = soon(replaced) => {
-                    list.kill().await.unwrap();
-                    break;
-                }
+    // A process is killed after the provider has replaced the refresh token, and before it has
+    // got the new one. Nothing is repeated after that.
+    let hold = PathBuf::from(format!("{}.hold", refreshes.display()));
+    std::fs::write(&hold, "").unwrap();
+    let before = refreshed(refreshes).len();
+    loop {
+        let mut list = outer.command(&["list"]);
+        let mut list = list.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let replaced = async {
+            while refreshed(refreshes).len() == before {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::select! {
+            _ = list.wait() => {}
+            () = soon(replaced) => {
+                list.kill().await.unwrap();
+                break;
             }
         }
-        std::fs::remove_file(hold).unwrap();
-        let error = refused(&outer).await;
-        assert!(error.contains("sign in with `weir login inner`"), "{error}");
-        let after = refreshed(refreshes).split_off(before);
-        let after: Vec<_> = after.iter().map(|refresh| &*refresh.status).collect();
-        assert_eq!(after, ["200", "400"]);
-        let (_, listed, _) = run(&outer, &["login", "--list"]).await;
-        assert_eq!(listed, "inner: not signed in\n");
-
-        // The user signs in in a browser elsewhere, and out.
-        shown += &log_in(&outer, true).await;
-        let (_, sealed, error) = run(&outer, &["login", "--rekey"]).await;
-        assert_eq!((&*sealed, &*error), ("1 sealed with a new key\n", ""));
-        let (is_well, listed, _) = run(&outer, &["list"]).await;
-        assert!(is_well && listed.contains("inner__house__greet"), "{listed}");
-        let before = kept(&outer);
-        let (is_well, said, error) = run(&outer, &["logout", "inner"]).await;
-        assert!(is_well && error.is_empty(), "{error}");
-        assert_eq!(said, "inner: not signed in\n");
-        let (is_well, _, error) = run(&outer, &["list"]).await;
-        assert!(!is_well && error.contains("sign in with `weir login inner`"), "{error}");
-        // A copy of the sign-in is worth nothing: the provider has revoked it.
-        keep(&outer, &before);
-        let error = refused(&outer).await;
-        assert!(error.contains("sign in with `weir login inner`"), "{error}");
-        shown += &error;
-        let audited = audited(&outer);
-        for event in ["login", "logout", "sign_in"] {
-            let line = format!(r#""event":"{event}","upstream":"inner","outcome":"ok""#);
-            assert!(audited.contains(&line), "{event}: {audited}");
-        }
-        shown += &audited;
-        let secrets = std::fs::read_to_string(secrets.path()).unwrap();
-        assert!(secrets.lines().count() > 20, "{secrets}");
-        for secret in secrets.lines() {
-            assert!(!shown.contains(secret), "{secret} is shown in {shown}");
-        }
-    };
-    tokio::select! {
-        () = ends => {}
-        // Its log is read meanwhile.
-        never = inner.served.drain() => match never {},
     }
-    assert!(inner.served.stop().await);
+    std::fs::remove_file(hold).unwrap();
+    let error = refused(&outer).await;
+    assert!(error.contains("sign in with `weir login inner`"), "{error}");
+    let after = refreshed(refreshes).split_off(before);
+    let after: Vec<_> = after.iter().map(|refresh| &*refresh.status).collect();
+    assert_eq!(after, ["200", "400"]);
+    let (_, listed, _) = run(&outer, &["login", "--list"]).await;
+    assert_eq!(listed, "inner: not signed in\n");
+
+    // The user signs in in a browser elsewhere, and out.
+    shown += &log_in(&outer, true).await;
+    let (_, sealed, error) = run(&outer, &["login", "--rekey"]).await;
+    assert_eq!((&*sealed, &*error), ("1 sealed with a new key\n", ""));
+    let (is_well, listed, _) = run(&outer, &["list"]).await;
+    assert!(is_well && listed.contains("inner__house__greet"), "{listed}");
+    let before = kept(&outer);
+    let (is_well, said, error) = run(&outer, &["logout", "inner"]).await;
+    assert!(is_well && error.is_empty(), "{error}");
+    assert_eq!(said, "inner: not signed in\n");
+    let (is_well, _, error) = run(&outer, &["list"]).await;
+    assert!(!is_well && error.contains("sign in with `weir login inner`"), "{error}");
+    // A copy of the sign-in is worth nothing: the provider has revoked it.
+    keep(&outer, &before);
+    let error = refused(&outer).await;
+    assert!(error.contains("sign in with `weir login inner`"), "{error}");
+    shown += &error;
+    let audited = audited(&outer);
+    for event in ["login", "logout", "sign_in"] {
+        let line = format!(r#""event":"{event}","upstream":"inner","outcome":"ok""#);
+        assert!(audited.contains(&line), "{event}: {audited}");
+    }
+    shown += &audited;
+    let secrets = std::fs::read_to_string(secrets.path()).unwrap();
+    assert!(secrets.lines().count() > 20, "{secrets}");
+    for secret in secrets.lines() {
+        assert!(!shown.contains(secret), "{secret} is shown in {shown}");
+    }
+    inner.served.stop().await;
 }
 
 /// Response of the provider to a refresh token.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::fleet::{Log, soon};
+use crate::fleet::{RUN_PATIENCE, log_of, within};
 use Era::{Legacy, Modern};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +41,8 @@ impl Pipe {
     }
 
     /// Log of the program, where its stderr is a pipe.
-    pub(crate) fn log(&mut self) -> Log {
-        Log::of(self.child.stderr.take().unwrap())
+    pub(crate) fn log(&mut self) -> crate::lab::lines::Lines {
+        log_of(self.child.stderr.take())
     }
 
     pub(crate) async fn shake_hands(&mut self) {
@@ -72,7 +72,8 @@ impl Pipe {
         let ask = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
         self.write(&ask).await;
         loop {
-            let line = soon(self.lines.next_line()).await.unwrap();
+            // The first response comes after the start of the program, beside many others.
+            let line = within(RUN_PATIENCE, self.lines.next_line()).await.unwrap();
             let line = line.unwrap_or_else(|| panic!("no answer to {ask}"));
             let mut answer: Value = serde_json::from_str(&line).unwrap();
             // Notifications of the server come between the responses.

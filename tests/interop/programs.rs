@@ -18,10 +18,11 @@ use tokio::process::Command;
 
 use crate::clients::GREETING;
 use crate::expected::{differences, expected, without};
-use crate::fleet::{Fleet, Log, RUN_PATIENCE, Served, example};
+use crate::fleet::{Fleet, RUN_PATIENCE, example, log_of};
 use crate::lab::nginx::Nginx;
 use crate::lab::ports::free_port;
 use crate::lab::store::TestStore;
+use crate::lab::weir::Weir;
 use crate::parts::{fastmcp, part, script, sdk2};
 
 /// Number of clients that run at once; more would only slow each other down.
@@ -190,11 +191,12 @@ impl Cell {
             Pipe => None,
             _ => Some(fleet.serve().await),
         };
-        let command = self.command(fleet, served.as_ref().map(|served| &*served.endpoint));
+        let endpoint = served.as_ref().map(Weir::endpoint);
+        let command = self.command(fleet, endpoint.as_deref());
         let mut served = Vec::from_iter(served);
         let seen = self.run_before(&mut served, command, prompts, upstreams, task).await;
         for served in served {
-            assert!(served.stop().await, "{self}: Weir ends badly");
+            served.stop().await;
         }
         seen
     }
@@ -212,10 +214,7 @@ impl Cell {
             fleets.push(fleet);
         }
         store.wait_for_members(3).await;
-        let addresses = served.iter().map(|served| {
-            let address = served.endpoint.trim_start_matches("http://").split('/').next();
-            address.unwrap().to_owned()
-        });
+        let addresses = served.iter().map(|served| served.address.clone());
         let nginx = Nginx::start(&addresses.collect::<Vec<_>>());
         let endpoint = format!("http://{}/mcp", nginx.address);
         let command = self.command(&fleets[0], Some(&endpoint));
@@ -225,7 +224,7 @@ impl Cell {
     /// Runs a client before these processes, or before none if it starts Weir itself.
     async fn run_before(
         &self,
-        served: &mut [Served],
+        served: &mut [Weir],
         mut command: Command,
         prompts: &Path,
         upstreams: &[&str],
@@ -233,7 +232,7 @@ impl Cell {
     ) -> (Value, String) {
         let mut child = command.env("TASK", task).spawn().unwrap();
         let (mut stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let mut log = Log::of(child.stderr.take().unwrap());
+        let mut log = log_of(child.stderr.take());
 
         // Over stdio Weir is a child of the client, and shares its stderr.
         for upstream in upstreams {
@@ -243,7 +242,7 @@ impl Cell {
                 [] => _ = log.logged("upstream listed", upstream).await,
                 all => {
                     for served in all {
-                        served.logged("upstream listed", upstream).await;
+                        served.log.logged("upstream listed", upstream).await;
                     }
                 }
             }
@@ -262,7 +261,8 @@ impl Cell {
             }
             seen
         };
-        let (seen, log, status) = tokio::join!(talk, log.rest(), child.wait());
+        let (seen, status) = tokio::join!(talk, child.wait());
+        let log = log.end().await.join("\n");
         assert!(status.unwrap().success(), "{self}: {log}");
         (seen, log)
     }

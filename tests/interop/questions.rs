@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use crate::fleet::{Fleet, Log, RUN_PATIENCE, within};
+use crate::fleet::{Fleet, RUN_PATIENCE, log_of, within};
 use crate::parts::{everything, part, script};
 
 /// The server over stdio, with these further keys.
@@ -41,16 +41,14 @@ async fn run(steps: &Value, target: &[&str]) -> Vec<Value> {
     command.env("SCRIPT", steps.to_string()).kill_on_drop(true);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    let mut log = Log::of(child.stderr.take().unwrap());
+    let mut log = log_of(child.stderr.take());
     if target[0] == "stdio" {
         // Weir is a child of the client, and shares its stderr.
         log.logged("upstream listed", "real").await;
     }
     child.stdin.take().unwrap().write_all(b"go\n").await.unwrap();
-    let ended = async { tokio::join!(child.wait_with_output(), log.rest()) };
-    let (output, log) = within(RUN_PATIENCE, ended).await;
-    let output = output.unwrap();
-    assert!(output.status.success(), "{output:?}: {log}");
+    let output = within(RUN_PATIENCE, child.wait_with_output()).await.unwrap();
+    assert!(output.status.success(), "{output:?}: {}", log.all().join("\n"));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -84,19 +82,19 @@ async fn a_server_over_stdio_asks_the_one_client_of_weir_stdio() {
 async fn a_server_over_stdio_asks_a_client_that_has_its_own_process() {
     let fleet = fleet("sharing = \"client\"");
     let mut weir = fleet.serve().await;
-    weir.logged("upstream listed", "real").await;
-    judge(&answers(&["http", &weir.endpoint]).await);
-    assert!(weir.stop().await);
+    weir.log.logged("upstream listed", "real").await;
+    judge(&answers(&["http", &weir.endpoint()]).await);
+    weir.stop().await;
 }
 
 #[tokio::test]
 async fn a_server_whose_process_is_shared_is_refused_what_it_asks() {
     let fleet = fleet("");
     let mut weir = fleet.serve().await;
-    weir.logged("upstream listed", "real").await;
+    weir.log.logged("upstream listed", "real").await;
     // The server sees no client that supports input requests, and has no such tools then.
-    assert_eq!(answers(&["http", &weir.endpoint]).await, ["refused: -32602"; 3]);
-    assert!(weir.stop().await);
+    assert_eq!(answers(&["http", &weir.endpoint()]).await, ["refused: -32602"; 3]);
+    weir.stop().await;
 }
 
 #[tokio::test]
@@ -106,7 +104,7 @@ async fn a_server_whose_process_is_shared_is_refused_even_if_it_asks_all_the_sam
         "[naming]\nmode = \"none\"\n[upstreams.real]\ncommand = {python:?}\nargs = [{server:?}, \"stdio\"]\n"
     ));
     let mut weir = fleet.serve().await;
-    weir.logged("upstream listed", "real").await;
+    weir.log.logged("upstream listed", "real").await;
     let call = |name: &str, arguments: Value| json!({ "do": "call", "params": { "name": name, "arguments": arguments } });
     let script = json!({
         "shows": true,
@@ -118,7 +116,7 @@ async fn a_server_whose_process_is_shared_is_refused_even_if_it_asks_all_the_sam
             call("count", json!({ "steps": 2 })),
         ],
     });
-    let answers = run(&script, &["http", &weir.endpoint]).await;
+    let answers = run(&script, &["http", &weir.endpoint()]).await;
     let tool_result = |text: &str, failed: bool| json!({ "content": [{ "type": "text", "text": text }], "isError": failed });
     let refused = |tool: &str, method: &str| {
         let message = "Method not found: this client does not support";
@@ -133,5 +131,5 @@ async fn a_server_whose_process_is_shared_is_refused_even_if_it_asks_all_the_sam
         counted,
     ];
     assert_eq!(answers, expected);
-    assert!(weir.stop().await);
+    weir.stop().await;
 }

@@ -163,15 +163,15 @@ async fn real_servers_of_both_eras_work_beside_a_broken_one() {
             "weather",
             "weather-old",
         ] {
-            served.logged("upstream listed", upstream).await;
+            served.log.logged("upstream listed", upstream).await;
         }
         for lifecycle in [legacy(), modern()] {
             let client = over_http(&served, lifecycle, &Listener::default()).await;
             use_every_server(&client, real.repository.path(), &page).await;
             soon(client.cancel()).await.unwrap();
         }
-        served.logged("upstream disconnected", "sqlite").await;
-        assert!(served.stop().await);
+        served.log.logged("upstream disconnected", "sqlite").await;
+        served.stop().await;
     };
     local.run_until(everyone).await;
 }
@@ -195,7 +195,7 @@ async fn a_real_servers_change_reaches_clients_of_both_eras_whatever_era_the_ser
     ] {
         let fleet = Fleet::new(&format!("[upstreams.real]\n{server}\nera = {era:?}\n"));
         let mut served = fleet.serve().await;
-        served.logged("upstream listed", "real").await;
+        served.log.logged("upstream listed", "real").await;
         let (old_listener, new_listener) = (Listener::default(), Listener::default());
         let old = over_http(&served, legacy(), &old_listener).await;
         let new = over_http(&served, modern(), &new_listener).await;
@@ -212,7 +212,7 @@ async fn a_real_servers_change_reaches_clients_of_both_eras_whatever_era_the_ser
             assert_eq!(text, "storm: wind");
         }
         call(&new, "real__remove_prompt", json!({ "name": "storm" })).await;
-        assert!(served.stop().await);
+        served.stop().await;
     }
 }
 
@@ -230,7 +230,7 @@ async fn a_real_server_of_the_older_transport_is_found_used_and_found_again() {
 
     let mut served = fleet.serve().await;
     for upstream in ["found", "pinned"] {
-        served.logged("upstream listed", upstream).await;
+        served.log.logged("upstream listed", upstream).await;
     }
     let listener = Listener::default();
     for lifecycle in [legacy(), modern()] {
@@ -266,10 +266,10 @@ async fn a_real_server_of_the_older_transport_is_found_used_and_found_again() {
     };
     let (ended, ()) = soon(async { tokio::join!(under_way, dies) }).await;
     assert!(ended.is_err(), "{ended:?}");
-    served.logged("upstream disconnected", "found").await;
+    served.log.logged("upstream disconnected", "found").await;
     let _server = everything_on(port, "sse", ready).await;
-    served.logs("upstream connected", "found").await;
+    served.log.logs("upstream connected", "found").await;
     assert_eq!(call(&client, "found__echo", json!({ "message": "b" })).await, "Echo: b");
     soon(client.cancel()).await.unwrap();
-    assert!(served.stop().await);
+    served.stop().await;
 }

@@ -123,6 +123,16 @@ impl Lines {
         self.all()
     }
 
+    /// Waits until the pipe is closed by all processes that have it, and returns all lines.
+    pub(crate) async fn end(&self) -> Vec<String> {
+        let begin = Instant::now();
+        while !self.kept.lock().expect("the lock is not poisoned").is_over {
+            assert!(begin.elapsed() < PATIENCE, "it goes on:\n{}", self.all().join("\n"));
+            tokio::time::sleep(PAUSE).await;
+        }
+        self.all()
+    }
+
     /// Returns a further line for each of these texts if all are there. Fails if they cannot come
     /// any more, or have not come since `begin`.
     fn next<const N: usize>(&mut self, texts: [&str; N], begin: Instant) -> Option<[String; N]> {

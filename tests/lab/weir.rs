@@ -81,6 +81,11 @@ impl Weir {
         true
     }
 
+    /// URL of its MCP endpoint, without TLS.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }

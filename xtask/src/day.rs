@@ -169,6 +169,9 @@ fn run_suite(suite: &Suite, binary: &PathBuf) -> Outcome {
     // The stable test harness reports times only with this variable.
     command.args(["-Z", "unstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
     command.env("CARGO_MANIFEST_DIR", root()).env_remove("WEIR_NIGHTLY");
+    if std::env::var_os(step::SEED.0).is_none() {
+        command.env(step::SEED.0, step::SEED.1);
+    }
     step::without_proxies(&mut command);
     if let Some(threads) = suite.work.threads()
         && std::env::var_os("RUST_TEST_THREADS").is_none()

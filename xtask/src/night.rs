@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::step::{self, Outcome};
 use crate::{parts, report, root, sources};
@@ -208,6 +208,9 @@ fn due() -> Result<Vec<&'static Part>, String> {
 fn run_part(part: &Part) -> Result<Vec<Outcome>, String> {
     let sources = part.sources();
     let (present, commit) = (sources::hash(&sources)?, sources::commit(&sources)?);
+    // Unless it is repeated, with inputs that no earlier night had.
+    let seed = std::env::var(step::SEED.0).unwrap_or_else(|_| new_seed());
+    eprintln!("dev: {} with {}={seed}", part.name, step::SEED.0);
     let begin = Instant::now();
     let mut outcomes = Vec::new();
     for name in part.installs {
@@ -218,10 +221,9 @@ fn run_part(part: &Part) -> Result<Vec<Outcome>, String> {
         }));
     }
     let steps = part.steps.iter().enumerate();
-    outcomes
-        .extend(steps.map(|(at, step)| {
-            step::run(&format!("night {} {}", part.name, at + 1), command(step))
-        }));
+    outcomes.extend(steps.map(|(at, step)| {
+        step::run(&format!("night {} {}", part.name, at + 1), command(step, &seed))
+    }));
     match commit {
         Some(commit) => {
             let sum = |of: fn(&Outcome) -> usize| outcomes.iter().map(of).sum();
@@ -244,7 +246,7 @@ fn run_part(part: &Part) -> Result<Vec<Outcome>, String> {
     Ok(outcomes)
 }
 
-fn command(step: &Step) -> Command {
+fn command(step: &Step, seed: &str) -> Command {
     let mut command = match step {
         Cargo(arguments, variables) => {
             let mut command = step::cargo(&arguments.split(' ').collect::<Vec<_>>());
@@ -262,8 +264,7 @@ fn command(step: &Step) -> Command {
             return command;
         }
     };
-    // A seed of the properties that no earlier night had; a failed test prints its case.
-    command.env("WEIR_NIGHTLY", "1").env_remove("PROPTEST_RNG_SEED");
+    command.env("WEIR_NIGHTLY", "1").env(step::SEED.0, seed);
     step::without_proxies(&mut command);
     command
 }
@@ -274,6 +275,11 @@ folder=$(mktemp -d "${TMPDIR:-/tmp}/weir-cold.XXXXXX") || exit 1
 trap 'rm -rf "$folder"' EXIT
 git clone --quiet . "$folder/weir" && cd "$folder/weir" && ./dev test
 "#;
+
+fn new_seed() -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap_or_default().as_nanos().to_string()
+}
 
 fn minutes(time: Duration) -> u64 {
     time.as_secs().div_ceil(60)

@@ -104,6 +104,10 @@ pub(crate) fn without_proxies(command: &mut Command) -> &mut Command {
     command
 }
 
+/// Variable with the seed of the property tests, and its value by day. Cargo sets the same one for
+/// what it runs: `.cargo/config.toml`.
+pub(crate) const SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "1");
+
 fn log_path(name: &str) -> PathBuf {
     crate::target().join("tests").join(format!("{}.log", name.replace([' ', '/'], "-")))
 }
@@ -191,6 +195,12 @@ mod tests {
         because\n\
         \n\
         test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 3 filtered out; finished in 1.5s\n";
+
+    #[test]
+    fn cargo_sets_the_same_seed() {
+        let config = fs::read_to_string(crate::root().join(".cargo/config.toml")).expect("there");
+        assert!(config.contains(&format!("{} = \"{}\"\n", SEED.0, SEED.1)), "{config}");
+    }
 
     #[test]
     fn results_of_several_binaries_are_summed() {

@@ -7,7 +7,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
 use super::rmcp;
-use crate::fleet::{Log, RUN_PATIENCE, within};
+use crate::fleet::{RUN_PATIENCE, log_of, within};
+use crate::lab::lines::Lines;
 use crate::parts::{
     Started, everything, everything_over_http, part, python, script, sdk2, sdk2_input_requests,
 };
@@ -104,7 +105,7 @@ impl Client {
             Target::Command(line) => command.args(["--wire", "stdio"]).args(line),
         };
         let mut child = command.env("SCRIPT", steps.to_string()).spawn().unwrap();
-        let mut log = Log::of(child.stderr.take().unwrap());
+        let mut log = log_of(child.stderr.take());
         if let Some(upstream) = upstream {
             log.logged("upstream listed", upstream).await;
         }
@@ -123,7 +124,7 @@ impl Client {
             let mut command = self.program(era).expect("it is a program");
             command.args(["--wire", "http"]).env("SCRIPTS", json!(scripts).to_string());
             let mut child = command.spawn().unwrap();
-            let log = Log::of(child.stderr.take().unwrap());
+            let log = log_of(child.stderr.take());
             endings = self.endings(child, log).await;
         } else {
             for (url, steps) in scripts {
@@ -152,11 +153,10 @@ impl Client {
     }
 
     /// Endings that a program writes, a line for each script.
-    async fn endings(self, child: Child, log: Log) -> Vec<Vec<String>> {
+    async fn endings(self, child: Child, log: Lines) -> Vec<Vec<String>> {
+        let output = within(RUN_PATIENCE, child.wait_with_output()).await.unwrap();
         // The log ends when all processes that share it have ended.
-        let ended = async { tokio::join!(child.wait_with_output(), log.rest()) };
-        let (output, log) = within(RUN_PATIENCE, ended).await;
-        let output = output.unwrap();
+        let log = log.end().await.join("\n");
         assert!(output.status.success(), "{self:?}: {log}");
         let endings = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
         endings.collect::<Result<_, _>>().unwrap_or_else(|_| panic!("{self:?}: {log}"))

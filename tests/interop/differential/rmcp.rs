@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use super::cells::Target;
 use crate::clients::{legacy, modern};
-use crate::fleet::{Log, soon};
+use crate::fleet::{log_of, soon};
 use crate::pipe::Era::{self, Legacy};
 
 /// Takes the script's steps and returns the ending of each.
@@ -51,7 +51,7 @@ pub(crate) async fn run(
             command.args(&line[1..]);
             let wire = TokioChildProcess::builder(command).stderr(Stdio::piped()).spawn();
             let (wire, log) = wire.unwrap();
-            let log = Log::of(log.unwrap());
+            let log = log_of(log);
             (soon(user.clone().serve_with_lifecycle(wire, lifecycle)).await, Some(log))
         }
     };
@@ -72,7 +72,7 @@ pub(crate) async fn run(
     soon(steps.client.cancel()).await.unwrap();
     // The log ends when all processes that share it have ended.
     if let Some(log) = log {
-        soon(log.rest()).await;
+        log.end().await;
     }
     endings
 }
