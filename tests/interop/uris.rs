@@ -2,13 +2,13 @@
 //! role may not read is not routed, nor one that does not leave its upstream
 //! (docs/resource-uris.md).
 //!
-//! The spellings are a corpus of known tricks and some thousand variants that a generator derives
-//! from it, with another seed each night. Python (pydantic's `AnyUrl`, `urllib`), Node and Rust
-//! (`url`) parse all of them, each in one process.
+//! The spellings are a corpus of known tricks and some thousand variants that a generator with a
+//! fixed seed, or that of `WEIR_SEED`, derives from it. Python (pydantic's `AnyUrl`, `urllib`),
+//! Node and Rust (`url`) parse all of them, each in one process.
 
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rmcp::model::ReadResourceRequestParams;
 use serde_json::Value;
@@ -182,14 +182,10 @@ const INSERTED: [&str; 58] = [
 struct Random(u64);
 
 impl Random {
-    /// Begins with the seed of `WEIR_SEED`, or with a fixed one by day and a new one by night.
+    /// Begins with the seed of `WEIR_SEED`, or with the same one in every run.
     fn new() -> Self {
         let given = std::env::var("WEIR_SEED").ok().map(|seed| seed.parse().expect("a number"));
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
-        let is_night = std::env::var_os("WEIR_NIGHTLY").is_some();
-        let seed = given.unwrap_or(if is_night { now } else { 0x57e1_2026 });
-        println!("WEIR_SEED={seed} repeats it");
-        Self(seed)
+        Self(given.unwrap_or(0x57e1_2026))
     }
 
     fn below(&mut self, bound: usize) -> usize {
