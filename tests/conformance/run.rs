@@ -170,7 +170,7 @@ impl Gateway {
             let port = free_port();
             format!(
                 "[fleet]\nstore = {}\nkeys = \"{key}\"\nlisten = \"127.0.0.1:{port}\"\n",
-                store.table()
+                store.table_with_timeout("5s")
             )
         };
         let [one, two, three] = [fleet(), fleet(), fleet()];

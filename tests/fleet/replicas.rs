@@ -155,9 +155,7 @@ impl Replicas {
         );
         let common = common.replace("[server]\n", &server).replacen("127.0.0.1:0", &address, 1);
         let (keys, own, port) = (&self.keys, &self.fleet, free_port());
-        let store = self.store.table();
-        let store = store.strip_suffix('}').expect("a table");
-        let store = format!("{store}, timeout = {:?} }}", self.store_wait);
+        let store = self.store.table_with_timeout(self.store_wait);
         let text = format!(
             "{common}\n{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n[fleet]\nstore = {store}\nkeys = {{ file = {keys:?} }}\n\
              listen = \"127.0.0.1:{port}\"\nmember = \"replica-{number}\"\n{own}\n"

@@ -206,7 +206,7 @@ impl Cell {
         let store = TestStore::start().await;
         let (key, mut served, mut fleets) = ("A".repeat(43), Vec::new(), Vec::new());
         for _ in 0..3 {
-            let (table, port) = (store.table(), free_port());
+            let (table, port) = (store.table_with_timeout("5s"), free_port());
             let fleet = Fleet::new(&format!(
                 "{config}[fleet]\nstore = {table}\nkeys = \"{key}\"\nlisten = \"127.0.0.1:{port}\"\n"
             ));

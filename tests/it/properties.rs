@@ -291,10 +291,20 @@ const ROWS: [Row; 32] = [
     (
         "D-P30",
         "translated is as direct",
-        &[(
-            "tests/interop/differential.rs",
-            "every_client_exchanges_the_same_frames_with_a_server_directly_and_through_weir",
-        )],
+        &[
+            (
+                "tests/interop/differential.rs",
+                "clients_exchange_the_same_frames_with_a_typescript_server_through_weir",
+            ),
+            (
+                "tests/interop/differential.rs",
+                "clients_exchange_the_same_frames_with_a_python_2_server_through_weir",
+            ),
+            (
+                "tests/interop/differential.rs",
+                "clients_exchange_the_same_frames_over_stdio_through_weir",
+            ),
+        ],
     ),
     (
         "D-P31",

@@ -91,6 +91,13 @@ impl TestStore {
         }
     }
 
+    /// The same with this wait for a reply, such as `5s`: longer than a machine stalls.
+    pub(crate) fn table_with_timeout(&self, timeout: &str) -> String {
+        let table = self.table();
+        let table = table.strip_suffix('}').expect("a table");
+        format!("{table}, timeout = {timeout:?} }}")
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }

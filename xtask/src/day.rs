@@ -1,6 +1,6 @@
-//! Checks and tests of a day: format and clippy, the builds, then two lanes of suites side by side.
+//! Checks and tests of a day: format and clippy, the builds, then three lanes side by side.
 //!
-//! The suites that wait have the processors first; those that compute, and the counts, take what is
+//! The suites that wait have the processors first, then those that compute; the counts take what is
 //! left of them. No test of a day measures time so narrowly that it needs the machine alone.
 
 use std::collections::BTreeMap;
@@ -66,12 +66,16 @@ fn run(checks: &[fn() -> Outcome], suites: &[Suite], counts_too: bool) -> Result
         };
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| lane(Work::Wait));
+            let counting = counts_too.then(|| {
+                scope.spawn(|| {
+                    installed.wait_for(&["valgrind", "store"]);
+                    counts()
+                })
+            });
             outcomes.extend(lane(Work::Compute));
-            if counts_too {
-                installed.wait_for(&["valgrind", "store"]);
-                outcomes.push(counts());
-            }
-            outcomes.extend(waiting.join().expect("a lane does not panic"));
+            let ended = "a lane does not panic";
+            outcomes.extend(waiting.join().expect(ended));
+            outcomes.extend(counting.map(|counting| counting.join().expect(ended)));
         });
     });
     outcomes.splice(0..0, installed.outcomes(begin));
