@@ -91,7 +91,7 @@ impl TestStore {
         }
     }
 
-    /// The same with this wait for a reply, such as `5s`: longer than a machine stalls.
+    /// Value of `store` with a longer wait for a reply, such as `5s`: a machine may stall.
     pub(crate) fn table_with_timeout(&self, timeout: &str) -> String {
         let table = self.table();
         let table = table.strip_suffix('}').expect("a table");
