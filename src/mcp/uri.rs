@@ -284,12 +284,20 @@ fn check_letters(letters: &[DecodedChar]) -> Result<(), NotCanonical> {
             return Err(NotCanonical::Ambiguous(c));
         }
     }
-    let has_others = others.clone().next().is_some();
-    let text = has_others.then(|| letters.iter().map(|letter| letter.c).collect::<String>());
-    if text.is_some_and(|text| !is_nfc(&text)) {
+    if others.clone().next().is_none() {
+        return Ok(());
+    }
+    let text: String = letters.iter().map(|letter| letter.c).collect();
+    if !is_nfc(&text) {
         return Err(NotCanonical::NotNormalized);
     }
-    Ok(())
+    // Compatibility forms of digits may make an escape of a decoded `%25`, such as `%２Ｆ`.
+    let folded: String = text.nfkc().collect();
+    let is_escape = |bytes: &[u8]| bytes[0] == b'%' && bytes[1..].iter().all(u8::is_ascii_hexdigit);
+    match folded.as_bytes().windows(3).any(is_escape) {
+        true => Err(NotCanonical::DoubleEncoded),
+        false => Ok(()),
+    }
 }
 
 /// Checks the form that WHATWG's URL standard requires of special schemes; other schemes may have

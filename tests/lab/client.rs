@@ -3,24 +3,19 @@
 //!
 //! Every client counts its ids from 1, so those of different clients are equal on purpose.
 
+use std::io;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1::{Connection, SendRequest, handshake};
-use hyper::http::request::Builder;
-use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::PATIENCE;
+use super::connection::{Connection, Head};
 
 /// Name that a client states in `initialize`.
 pub(crate) const NAME: &str = "client of the lab";
@@ -92,8 +87,8 @@ enum Transport {
         address: String,
         key: Option<String>,
         session: Option<String>,
-        connection: Option<SendRequest<Full<Bytes>>>,
-        tasks: TaskTracker,
+        /// Connection of the last request, which has ended.
+        connection: Option<Connection>,
     },
     Stdio {
         child: Box<Child>,
@@ -120,7 +115,6 @@ impl Client {
             key: key.map(str::to_owned),
             session: None,
             connection: None,
-            tasks: TaskTracker::new(),
         };
         Self { revision, transport, capabilities, next_id: 1 }.initialized().await
     }
@@ -185,7 +179,7 @@ impl Client {
     /// Like [`Self::respond`]; the error is the end of the connection.
     pub(crate) async fn try_respond(&mut self, id: &Value, result: Value) -> Result<u16, String> {
         let message = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
-        Ok(self.post(message, None).await?.0.as_u16())
+        Ok(self.post(message, None).await?.0)
     }
 
     /// Sends a request and waits for its outcome. A response to another request fails the test, and
@@ -265,23 +259,21 @@ impl Client {
         &mut self,
         message: String,
         about: Option<(&str, Option<String>)>,
-    ) -> Result<(StatusCode, bool, String), String> {
-        let (response, sender) = self.send(message, about).await?;
-        let status = response.status();
-        let content = response.headers().get("content-type").and_then(|it| it.to_str().ok());
-        let is_stream = content.is_some_and(|content| content.starts_with("text/event-stream"));
-        let mut body = response.into_body();
+    ) -> Result<(u16, bool, String), String> {
+        let (head, mut used) = self.send(message, about).await?;
+        let (status, is_stream) = (head.status, head.is_stream());
         let mut bytes = Vec::new();
-        while let Some(frame) = body.frame().await {
-            match frame {
-                Ok(frame) => bytes.extend_from_slice(frame.data_ref().map_or(&[], |data| data)),
+        loop {
+            match used.read_piece().await {
+                Ok(Some(piece)) => bytes.extend(piece),
+                Ok(None) => break,
                 // A truncated response is not a response.
                 Err(error) if !is_stream => return Err(format!("{error:?}")),
                 Err(_) => return Ok((status, is_stream, text(bytes))),
             }
         }
         if let Transport::Http { connection, .. } = &mut self.transport {
-            *connection = Some(sender);
+            *connection = Some(used);
         }
         Ok((status, is_stream, text(bytes)))
     }
@@ -300,21 +292,16 @@ impl Client {
         let id = self.next_id;
         self.next_id += 1;
         let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-        let (response, sender) = self.send(message.to_string(), None).await?;
-        Ok(CallStream { body: response.into_body(), received: String::new(), _sender: sender })
+        let (_, connection) = self.send(message.to_string(), None).await?;
+        Ok(CallStream { connection, received: String::new() })
     }
 
     /// Opens the stream for notifications of a legacy session; the error is the refusal.
     pub(crate) async fn notifications(&self) -> Result<CallStream, String> {
-        let Transport::Http { address, tasks, .. } = &self.transport else {
-            unreachable!("only HTTP has this stream")
-        };
-        let request = self.of_session(Request::get("/mcp")).header("Accept", "text/event-stream");
-        let request = request.body(Full::default()).expect("good headers");
-        let (mut sender, driver) = connect(address).await.map_err(|error| format!("{error:?}"))?;
-        tasks.spawn(driver);
-        let response = sender.send_request(request).await.map_err(|error| format!("{error:?}"))?;
-        CallStream::checked(response, sender).await
+        let mut connection = self.connect().await.map_err(|error| format!("{error:?}"))?;
+        let request = format!("{}Accept: text/event-stream\r\n\r\n", self.head("GET", None));
+        let head = exchange(&mut connection, &request).await?;
+        CallStream::checked(head, connection).await
     }
 
     /// Opens a listen stream of a modern client; the error is the refusal.
@@ -325,8 +312,8 @@ impl Client {
         });
         let params = json!({ "notifications": filter, "_meta": meta });
         let message = json!({ "jsonrpc": "2.0", "id": 0, "method": LISTEN, "params": params });
-        let (response, sender) = self.send(message.to_string(), Some((LISTEN, None))).await?;
-        CallStream::checked(response, sender).await
+        let (head, connection) = self.send(message.to_string(), Some((LISTEN, None))).await?;
+        CallStream::checked(head, connection).await
     }
 
     /// Posts a message, and returns the head of the response with its connection.
@@ -334,52 +321,61 @@ impl Client {
         &mut self,
         message: String,
         about: Option<(&str, Option<String>)>,
-    ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>), String> {
-        let Transport::Http { address, key, session, connection, tasks } = &mut self.transport
-        else {
+    ) -> Result<(Head, Connection), String> {
+        let head = self.head("POST", about);
+        let Transport::Http { connection, .. } = &mut self.transport else {
             unreachable!("only HTTP posts")
         };
-        let mut request = Request::post("/mcp")
-            .header("Host", &*address)
-            .header("Content-Type", "application/json")
-            .header("Accept", "application/json, text/event-stream");
+        // A connection may end while no request is in flight.
+        let usable = connection.take().and_then(|mut it| it.is_usable().then_some(it));
+        let mut connection = match usable {
+            Some(connection) => connection,
+            None => self.connect().await.map_err(|error| format!("{error:?}"))?,
+        };
+        let request = format!(
+            "{head}Content-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\nContent-Length: {}\r\n\r\n{message}",
+            message.len()
+        );
+        let head = exchange(&mut connection, &request).await?;
+        if let Some(id) = head.header("mcp-session-id")
+            && let Transport::Http { session, .. } = &mut self.transport
+        {
+            *session = Some(id.to_owned());
+        }
+        Ok((head, connection))
+    }
+
+    async fn connect(&self) -> io::Result<Connection> {
+        let Transport::Http { address, .. } = &self.transport else {
+            unreachable!("only HTTP has connections")
+        };
+        Connection::open(address).await
+    }
+
+    /// Head of a request, without the headers of its body and without its final empty line.
+    fn head(&self, verb: &str, about: Option<(&str, Option<String>)>) -> String {
+        let Transport::Http { address, key, session, .. } = &self.transport else {
+            unreachable!("only HTTP has heads")
+        };
+        let mut head = format!("{verb} /mcp HTTP/1.1\r\nHost: {address}\r\n");
+        let mut add = |name: &str, value: &str| head += &format!("{name}: {value}\r\n");
         if let Some(key) = key {
-            request = request.header("Authorization", format!("Bearer {key}"));
+            add("Authorization", &format!("Bearer {key}"));
         }
         if let Some(session) = session {
-            request = request.header("Mcp-Session-Id", &*session);
+            add("Mcp-Session-Id", session);
         }
-        let is_first = !self.revision.is_modern() && session.is_none();
-        if !is_first {
-            request = request.header("MCP-Protocol-Version", self.revision.as_str());
+        if self.revision.is_modern() || session.is_some() {
+            add("MCP-Protocol-Version", self.revision.as_str());
         }
         if let (true, Some((method, name))) = (self.revision.is_modern(), about) {
-            request = request.header("Mcp-Method", method);
+            add("Mcp-Method", method);
             if let Some(name) = name {
-                request = request.header("Mcp-Name", name);
+                add("Mcp-Name", &name);
             }
         }
-        let request = request.body(Full::new(Bytes::from(message))).expect("good headers");
-        // A connection may end while no request is in flight.
-        let mut usable = connection.take();
-        if let Some(sender) = &mut usable
-            && sender.ready().await.is_err()
-        {
-            usable = None;
-        }
-        let mut sender = match usable {
-            Some(sender) => sender,
-            None => {
-                let (sender, driver) = connect(address).await.map_err(|e| format!("{e:?}"))?;
-                tasks.spawn(driver);
-                sender
-            }
-        };
-        let response = sender.send_request(request).await.map_err(|error| format!("{error:?}"))?;
-        if let Some(id) = response.headers().get("mcp-session-id") {
-            *session = Some(id.to_str().expect("text").to_owned());
-        }
-        Ok((response, sender))
+        head
     }
 
     /// Sends the next requests to another replica, on a new connection.
@@ -392,28 +388,9 @@ impl Client {
 
     /// Ends the session, and returns the status.
     pub(crate) async fn end_session(&mut self) -> u16 {
-        let Transport::Http { address, tasks, .. } = &self.transport else {
-            unreachable!("only HTTP has sessions")
-        };
-        let request = self.of_session(Request::delete("/mcp"));
-        let request = request.body(Full::default()).expect("good headers");
-        let (mut sender, driver) = connect(address).await.expect("it accepts");
-        tasks.spawn(driver);
-        sender.send_request(request).await.expect("it answers").status().as_u16()
-    }
-
-    /// Adds the headers of a request without a message.
-    fn of_session(&self, mut request: Builder) -> Builder {
-        let Transport::Http { address, key, session, .. } = &self.transport else {
-            unreachable!("only HTTP has sessions")
-        };
-        if let Some(key) = key {
-            request = request.header("Authorization", format!("Bearer {key}"));
-        }
-        request
-            .header("Host", address)
-            .header("MCP-Protocol-Version", self.revision.as_str())
-            .header("Mcp-Session-Id", session.as_deref().expect("a session"))
+        let mut connection = self.connect().await.expect("it accepts");
+        let request = format!("{}\r\n", self.head("DELETE", None));
+        exchange(&mut connection, &request).await.expect("it answers").status
     }
 
     /// Returns the id of the session, if there is one.
@@ -468,23 +445,21 @@ impl Client {
 
 /// Messages of a call, as they arrive. Dropping it closes the connection.
 pub(crate) struct CallStream {
-    body: Incoming,
+    connection: Connection,
     received: String,
-    _sender: SendRequest<Full<Bytes>>,
 }
 
 impl CallStream {
     /// Checks that the response is a stream.
-    async fn checked(
-        response: Response<Incoming>,
-        sender: SendRequest<Full<Bytes>>,
-    ) -> Result<Self, String> {
-        let (status, body) = (response.status(), response.into_body());
-        if !status.is_success() {
-            let text = body.collect().await.map_err(|error| format!("{status} {error:?}"))?;
-            return Err(format!("{status} {}", String::from_utf8_lossy(&text.to_bytes())));
+    async fn checked(head: Head, mut connection: Connection) -> Result<Self, String> {
+        if !head.is_success() {
+            let mut text = format!("{} ", head.status);
+            while let Some(piece) = connection.read_piece().await.map_err(|it| it.to_string())? {
+                text += &String::from_utf8_lossy(&piece);
+            }
+            return Err(text);
         }
-        Ok(Self { body, received: String::new(), _sender: sender })
+        Ok(Self { connection, received: String::new() })
     }
 
     /// Waits for the next message.
@@ -506,12 +481,11 @@ impl CallStream {
                     return Ok(message);
                 }
             }
-            let Some(frame) = self.body.frame().await else {
+            let piece = self.connection.read_piece().await.map_err(|error| format!("{error:?}"))?;
+            let Some(data) = piece else {
                 let rest = std::mem::take(&mut self.received);
                 return serde_json::from_str(&rest).map_err(|_| format!("it ended: {rest}"));
             };
-            let frame = frame.map_err(|error| format!("{error:?}"))?;
-            let data = frame.into_data().unwrap_or_default();
             self.received.push_str(std::str::from_utf8(&data).expect("UTF-8"));
         }
     }
@@ -527,37 +501,16 @@ pub(crate) struct ListenStream {
 impl ListenStream {
     /// Opens the stream and waits for the acknowledgment.
     pub(crate) async fn open(address: &str) -> Self {
-        let meta = json!({
-            "io.modelcontextprotocol/protocolVersion": Revision::MODERN.as_str(),
-            "io.modelcontextprotocol/clientCapabilities": {},
-        });
-        let params = json!({ "notifications": { "toolsListChanged": true }, "_meta": meta });
-        let message =
-            json!({ "jsonrpc": "2.0", "id": 1, "method": LISTEN, "params": params }).to_string();
-        let request = Request::post("/mcp")
-            .header("Host", address)
-            .header("Content-Type", "application/json")
-            .header("Accept", "application/json, text/event-stream")
-            .header("MCP-Protocol-Version", Revision::MODERN.as_str())
-            .header("Mcp-Method", LISTEN)
-            .body(Full::new(Bytes::from(message)))
-            .expect("good headers");
-        let (mut sender, driver) = connect(address).await.expect("it accepts");
-        let tasks = TaskTracker::new();
-        tasks.spawn(driver);
-        let response = sender.send_request(request).await.expect("it answers");
-        assert!(response.status().is_success(), "{}", response.status());
+        let mut client = Client::http(address, Revision::MODERN, None).await;
+        let filter = json!({ "toolsListChanged": true });
+        let mut stream = client.listen(filter).await.expect("it is a stream");
         let received = Arc::new(Mutex::new(String::new()));
         let kept = Arc::clone(&received);
-        let reading = tasks.spawn(async move {
-            // The sender has to live as long as the stream.
-            let _sender = sender;
-            let mut body = response.into_body();
-            while let Some(Ok(frame)) = body.frame().await {
-                let data = frame.into_data().unwrap_or_default();
+        let reading = TaskTracker::new().spawn(async move {
+            while let Ok(Some(piece)) = stream.connection.read_piece().await {
                 kept.lock()
                     .expect("the lock is not poisoned")
-                    .push_str(&String::from_utf8_lossy(&data));
+                    .push_str(&String::from_utf8_lossy(&piece));
             }
         });
         let listening = Self { received, _reading: AbortOnDropHandle::new(reading) };
@@ -578,12 +531,10 @@ impl ListenStream {
 
 const LISTEN: &str = "subscriptions/listen";
 
-type Driver = Connection<TokioIo<TcpStream>, Full<Bytes>>;
-
-async fn connect(address: &str) -> hyper::Result<(SendRequest<Full<Bytes>>, Driver)> {
-    let stream = TcpStream::connect(address).await.expect("Weir accepts");
-    stream.set_nodelay(true).expect("a socket");
-    handshake(TokioIo::new(stream)).await
+/// Sends a request and returns the head of its response.
+async fn exchange(connection: &mut Connection, request: &str) -> Result<Head, String> {
+    connection.send(request).await.map_err(|error| format!("{error:?}"))?;
+    connection.read_head().await.map_err(|error| format!("{error:?}"))
 }
 
 fn text(bytes: Vec<u8>) -> String {

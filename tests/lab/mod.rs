@@ -17,6 +17,7 @@
 pub(crate) mod blocking;
 pub(crate) mod caddy;
 pub(crate) mod client;
+pub(crate) mod connection;
 pub(crate) mod evil;
 pub(crate) mod http;
 pub(crate) mod ledger;

@@ -1,11 +1,10 @@
-//! HTTP client without a library, so that no request is retried implicitly.
+//! Calls of the load tests, on connections that repeat nothing by themselves.
 
 use std::io;
-
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use std::ops::{Deref, DerefMut};
 
 use crate::lab::PATIENCE;
+use crate::lab::connection::{Connection, Response};
 use crate::lab::ledger::End;
 
 /// Outcome of a call for its client.
@@ -39,22 +38,22 @@ impl Outcome {
 
 /// One connection.
 pub(crate) struct Client {
-    pub(crate) stream: TcpStream,
-    read: Vec<u8>,
+    connection: Connection,
     host: String,
-    /// The last response announced the end of the connection.
-    is_leaving: bool,
 }
 
-/// HTTP response.
-#[derive(Debug)]
-pub(crate) struct Response {
-    pub(crate) status: u16,
-    /// Whether it has `Retry-After`.
-    has_retry_after: bool,
-    /// Session that it opens.
-    pub(crate) session: Option<String>,
-    pub(crate) body: String,
+impl Deref for Client {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+impl DerefMut for Client {
+    fn deref_mut(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
 }
 
 /// Parameters of a call to the server's tool.
@@ -76,14 +75,11 @@ const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-0
 
 impl Client {
     pub(crate) async fn connect(host: &str) -> io::Result<Self> {
-        let stream = TcpStream::connect(host).await?;
-        stream.set_nodelay(true)?;
-        Ok(Self { stream, read: Vec::new(), host: host.to_owned(), is_leaving: false })
+        Ok(Self { connection: Connection::open(host).await?, host: host.to_owned() })
     }
 
-    /// Whether the last response announced the end of the connection.
-    pub(crate) fn is_closing(&self) -> bool {
-        self.is_leaving
+    pub(crate) async fn send(&mut self, text: &str) -> io::Result<()> {
+        self.connection.send(text).await
     }
 
     /// Makes one call, and returns its outcome.
@@ -97,10 +93,6 @@ impl Client {
             Ok(Err(error)) => Outcome::Cut(error.to_string()),
             Err(_) => Outcome::Cut("no answer".to_owned()),
         }
-    }
-
-    pub(crate) async fn send(&mut self, text: &str) -> io::Result<()> {
-        self.stream.write_all(text.as_bytes()).await
     }
 
     /// Text of a call request.
@@ -132,71 +124,6 @@ impl Client {
             self.host
         )
     }
-
-    /// Reads up to a mark, and returns the text including the mark.
-    pub(crate) async fn until(&mut self, mark: &str) -> io::Result<String> {
-        loop {
-            let found = self.read.windows(mark.len()).position(|part| part == mark.as_bytes());
-            if let Some(at) = found {
-                let text = self.read.drain(..at + mark.len()).collect();
-                return Ok(String::from_utf8(text).expect("text"));
-            }
-            self.more().await?;
-        }
-    }
-
-    /// Reads a response.
-    pub(crate) async fn read_response(&mut self) -> io::Result<Response> {
-        let head = self.until("\r\n\r\n").await?;
-        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok()).expect("a status");
-        let lower = head.to_ascii_lowercase();
-        self.is_leaving = lower.contains("connection: close");
-        let length = lower.split("content-length: ").nth(1).and_then(|it| it.lines().next());
-        let body = match length {
-            Some(length) => {
-                let length: usize = length.trim().parse().expect("a length");
-                while self.read.len() < length {
-                    self.more().await?;
-                }
-                self.read.drain(..length).collect()
-            }
-            None if status == 204 => Vec::new(),
-            None => self.chunks().await?,
-        };
-        let has_retry_after = lower.contains("\r\nretry-after: ");
-        let session = lower.find("\r\nmcp-session-id: ").map(|at| &head[at + 18..]);
-        let session = session.and_then(|rest| rest.lines().next()).map(str::to_owned);
-        let body = String::from_utf8(body).expect("text");
-        Ok(Response { status, has_retry_after, session, body })
-    }
-
-    async fn chunks(&mut self) -> io::Result<Vec<u8>> {
-        let mut body = Vec::new();
-        loop {
-            let size = self.until("\r\n").await?;
-            let size = usize::from_str_radix(size.trim(), 16).expect("a size");
-            while self.read.len() < size + 2 {
-                self.more().await?;
-            }
-            body.extend(self.read.drain(..size));
-            self.read.drain(..2);
-            if size == 0 {
-                return Ok(body);
-            }
-        }
-    }
-
-    async fn more(&mut self) -> io::Result<()> {
-        match self.stream.read_buf(&mut self.read).await? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether the peer has closed the connection without sending more.
-    pub(crate) async fn is_closed(&mut self) -> bool {
-        self.read.is_empty() && self.more().await.is_err()
-    }
 }
 
 fn judge(nonce: u64, reply: &Response) -> Outcome {
@@ -205,6 +132,7 @@ fn judge(nonce: u64, reply: &Response) -> Outcome {
         return Outcome::Answered;
     }
     assert!(reply.body.contains("\"error\""), "{nonce} received {reply:?}");
-    let when = if reply.has_retry_after { ", with Retry-After" } else { "" };
+    let has_retry_after = reply.header("retry-after").is_some();
+    let when = if has_retry_after { ", with Retry-After" } else { "" };
     Outcome::Refused(format!("{} {}{when}", reply.status, reply.body))
 }

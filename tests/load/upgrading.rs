@@ -14,9 +14,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::JoinSet;
 use weir::json::Object;
 
-use crate::client::{Call, Client, Outcome, Response};
+use crate::client::{Call, Client, Outcome};
 use crate::gateway::Gateway;
 use crate::lab::PATIENCE;
+use crate::lab::connection::Response;
 use crate::lab::http::exchange;
 use crate::lab::ledger::{End, Executions, Ledger};
 use crate::lab::ports::free_port;
@@ -241,7 +242,7 @@ async fn a_legacy_client_goes_on_after_a_kill_and_a_stop_and_an_ended_session_st
     let (mut sessions, mut nonce) = (Vec::new(), 0);
     for _ in 0..2 {
         let opened = legacy(&gateway, "POST", None, ("initialize", initialize)).await;
-        sessions.push(opened.session.expect("a session"));
+        sessions.push(opened.header("mcp-session-id").expect("a session").to_owned());
     }
     assert_eq!(legacy(&gateway, "DELETE", Some(&sessions[1]), ("", "")).await.status, 204);
     for signal in [Signal::KILL, Signal::TERM] {

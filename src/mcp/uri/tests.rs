@@ -113,6 +113,8 @@ fn any_other_spelling_is_refused_with_its_reason() {
         ("s:///a%00", Forbidden(0)),
         ("s:///a%0Ab", Forbidden(b'\n')),
         ("s:///%252E", DoubleEncoded),
+        ("db://%252%EF%BC%A6secret", DoubleEncoded),
+        ("s:///%25%C2%B2F", DoubleEncoded),
         ("s:///%FF", NotUtf8),
         ("s:///%ED%A0%80", NotUtf8),
         ("s:///e%CC%81", NotNormalized),
