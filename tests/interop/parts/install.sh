@@ -7,7 +7,9 @@ set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
 PARTS=tests/interop/parts
-CACHE=$PWD/.cache/interop
+# The real path, because programs of a virtual environment contain it: .cache may be a link out of a clone.
+mkdir -p .cache
+CACHE=$(cd .cache && pwd -P)/interop
 NODE_AT_LEAST=22.19
 # The parts of the tests that run by day, in the order in which they are needed. `system` installs all missing Debian
 # packages at once.
@@ -306,7 +308,8 @@ venv() {
     # Without --no-deps, pip resolves a dependency with an extra anew, and fails once a newer version of it is released
     # than the one that the lock file names.
     local part=$1 lock=$PARTS/$1.lock into=$CACHE/$1
-    made_from "$into" "$lock" "$into/bin/python" && return
+    # One that was moved has programs that name another place.
+    made_from "$into" "$lock" "$into/bin/python" && [ "$(cat "$into/made-in" 2>/dev/null)" = "$into" ] && return
     find_python || { apt_install python3 python3-venv && find_python; } ||
         fail "part $part: no Python of 3.10 or later with venv: install python3 and python3-venv, then run ./dev again"
     say "part $part: pip install"
@@ -314,6 +317,7 @@ venv() {
         "$into/bin/python" -m pip install --quiet --no-input --disable-pip-version-check \
             --no-deps --require-hashes --only-binary=:all: -r "$lock"; } </dev/null >&2 ||
         fail "part $part: pip install of $lock failed (see above): check that pip can reach its index, then run ./dev again"
+    printf '%s\n' "$into" >"$into/made-in"
     cp "$lock" "$into/made-from"
 }
 
