@@ -179,7 +179,8 @@ const INSERTED: [&str; 58] = [
 ];
 
 /// Spellings that other seeds have found to be read in different ways.
-const FOUND: [&str; 3] = [
+const FOUND: [&str; 4] = [
+    "db://secret%7C1.txt",
     "db://localhost/secret/1",
     "note://localhost/secret/%EF%BD%82.key",
     // Twice decoded, with compatibility forms in between, it is `db:///secret`.
@@ -295,8 +296,12 @@ async fn parsed_by(
 fn parsed_by_rust(uri: &str) -> (Option<String>, Vec<String>) {
     let Ok(url) = url::Url::parse(uri) else { return (None, Vec::new()) };
     let (scheme, host) = (url.scheme(), url.host_str().unwrap_or_default());
-    let mut claims =
-        vec![format!("{scheme}:/{}", format!("{host}/{}", url.path()).replace("//", "/"))];
+    // A URI without a path names no root either.
+    let whole = match url.path() {
+        "" => host.to_owned(),
+        path => format!("{host}/{path}").replace("//", "/"),
+    };
+    let mut claims = vec![format!("{scheme}:/{whole}")];
     // It gives paths for other schemes as well, which mean nothing.
     let file = (scheme == "file").then(|| url.to_file_path().ok()).flatten();
     let path = file.and_then(|path| path.to_str().map(str::to_owned));

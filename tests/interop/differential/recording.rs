@@ -25,8 +25,10 @@ pub(crate) struct Recording {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Exchange {
     pub(crate) message: String,
-    /// HTTP headers that MCP defines.
+    /// HTTP headers that MCP defines, except that of the session.
     pub(crate) headers: Vec<(String, String)>,
+    /// Session that it belongs to, over HTTP in the legacy era.
+    pub(crate) session: Option<String>,
     pub(crate) status: Option<u16>,
     /// Messages that belong to it, in their order.
     pub(crate) answers: Vec<String>,
@@ -118,8 +120,11 @@ impl Exchange {
         self.left && !is_answered && at(&self.message, &MODERN).is_some()
     }
 
+    /// Whether it cancels another message. Ids are those of a session: Weir has several with a
+    /// server, and each counts from 1.
     pub(crate) fn cancels(&self, other: &Self) -> bool {
         self.is_cancel()
+            && self.session == other.session
             && at(&self.message, &["params", "requestId"]) == at(&other.message, &["id"])
     }
 }
@@ -216,6 +221,16 @@ mod tests {
         let updates = [update, update].join(" ");
         assert_eq!(answers.collect::<Vec<_>>(), [&updates, "", late, question]);
         assert!(recording.unsolicited.is_empty());
+
+        // The same id in another session is another request.
+        let of_session = |message: &str, session: &str| Exchange {
+            session: Some(session.to_owned()),
+            ..Exchange::of(message)
+        };
+        let exchanges = vec![of_session(call, "a"), of_session(call, "b"), of_session(cancel, "b")];
+        let recording = Recording { exchanges, ..Recording::default() }.in_order();
+        let messages = recording.exchanges.iter().map(|exchange| &*exchange.message);
+        assert_eq!(messages.collect::<Vec<_>>(), [call, call, cancel]);
 
         // Over HTTP a late notification comes on any open stream.
         let exchanges = [call, get, cancel].map(Exchange::of).to_vec();

@@ -139,9 +139,11 @@ async fn pass(request: Request<Incoming>, server: String, log: Arc<Log>) -> Resp
     let headers: Vec<_> = headers
         .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into()))
         .collect();
+    let session = head.headers.get("mcp-session-id").and_then(|id| id.to_str().ok());
+    let session = session.map(str::to_owned);
     writing.note(|exchange| {
         exchange.message = String::from_utf8_lossy(&body).into();
-        exchange.headers = headers;
+        (exchange.headers, exchange.session) = (headers, session);
     });
     head.headers.insert(HOST, server.parse().unwrap());
     head.headers.remove(CONNECTION);
