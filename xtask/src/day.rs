@@ -183,7 +183,7 @@ fn run_suite(suite: &Suite, binary: &PathBuf) -> Outcome {
         command.env("RUST_TEST_THREADS", threads);
     }
     if suite.work == Work::Compute {
-        command = step::nice(&command, "10");
+        command = step::nice(&command, COMPUTING);
     }
     step::run(suite.name, command)
 }
@@ -203,13 +203,20 @@ fn counts() -> Outcome {
     }
     let mut command = Command::new(root().join("dev"));
     command.args(["counts", "--by-day"]);
-    let outcome = step::run("counts", step::nice(&command, "19"));
+    let outcome = step::run("counts", step::nice(&command, COUNTING));
     if let (0, Some(present)) = (outcome.failed, present) {
         // If it cannot be written, they are counted again.
         let _ = std::fs::write(stamp, present);
     }
     outcome
 }
+
+/// Niceness of the suites that compute, so that those that wait have the processors first. Beside a
+/// build of somebody else on both processors, each of their threads gets a third of one: with more,
+/// the counts would not end within the time of a step.
+const COMPUTING: &str = "2";
+/// Niceness of the counts.
+const COUNTING: &str = "3";
 
 #[cfg(test)]
 mod tests {
