@@ -41,6 +41,7 @@ mod coalescing_queue;
 pub mod config;
 pub mod cpu_bound;
 pub mod downstream;
+mod ended_sessions;
 pub mod fairness;
 pub mod fleet;
 pub mod folder_watch;
