@@ -57,8 +57,8 @@ pub(crate) use status::{Condition, FleetMetrics, FleetReport};
 use store::{MAX_PAGE, Store};
 pub(crate) use store::{SharedAdmission, SharedCharge, StoreAbout, StoreError};
 pub use store_node::{StoreKind, StoreLogin, StoreSettings};
-pub(crate) use view::Replica;
 use view::FleetView;
+pub(crate) use view::Replica;
 
 /// Settings of a replica.
 #[derive(Debug, Clone, PartialEq)]

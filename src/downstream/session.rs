@@ -506,7 +506,7 @@ mod tests {
     async fn clients_that_may_open_as_many_sessions_as_ever_take_no_memory() {
         let sessions = Sessions::new(Arc::default(), &SealingKeys::random(), RecordPlace::Memory);
         for number in 0..3 * MAX_COUNTED {
-            let client = Principal::new(&number.to_string(), "staff");
+            let client = Principal::new(number.to_string(), "staff");
             assert!(sessions.count_opened(&client).is_ok());
             tokio::time::advance(Duration::from_secs(1)).await;
         }

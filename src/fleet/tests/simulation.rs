@@ -387,9 +387,8 @@ struct Simulation {
     replicas: Vec<(Arc<SimulatedReplica>, JoinHandle<()>)>,
     started: usize,
     sessions: Vec<PlacedSession>,
-    /// Keys of sessions with numbers that have ended, unless the replica that knew it was killed
-    /// before it had written that.
-    ended: HashSet<String>,
+    /// Sessions with numbers that have ended, as long as the store or a replica knows it.
+    ended: Vec<PlacedSession>,
     /// Pairs of replicas that do not reach each other.
     split: HashSet<(String, String)>,
     /// Earlier contents of the store.
@@ -411,7 +410,7 @@ impl Simulation {
             replicas: Vec::new(),
             started: 0,
             sessions: Vec::new(),
-            ended: HashSet::new(),
+            ended: Vec::new(),
             split: HashSet::new(),
             earlier: Vec::new(),
             lied: Instant::now(),
@@ -483,7 +482,7 @@ impl Simulation {
         if replica.memory.lock().remove(&session.key).is_some() {
             replica.unwritten.lock().push(session.clone());
             if session.number.is_some() {
-                self.ended.insert(session.key.clone());
+                self.ended.push(session.clone());
             }
             self.note(format!("{} ends {}", replica.name, session.key));
         }
@@ -593,9 +592,6 @@ impl Simulation {
                 let (replica, task) = self.replicas.remove(usize::try_from(at).unwrap_or_default());
                 self.note(format!("{} is killed", replica.name));
                 task.abort();
-                for session in replica.unwritten.lock().iter() {
-                    self.ended.remove(&session.key);
-                }
             }
             5 if self.replicas.len() < MAX_REPLICAS => self.start_replica(),
             6 => self.drain(),
@@ -634,6 +630,26 @@ impl Simulation {
                 self.request(&replica, &session).await;
             }
         }
+    }
+
+    /// Drops the ends that only a replica knew that has gone, or a store that has lost them.
+    fn drop_unknown_ends(&mut self) {
+        let mut stored = EndedSessions::default();
+        for (name, entry) in &self.store.contents.lock().ended.entries {
+            let block = BlockName::parse(name).zip(EndedBlock::parse(&entry.text));
+            let (name, block) = block.expect("a block");
+            stored.merge(name, &block);
+        }
+        let replicas = &self.replicas;
+        self.ended.retain(|session| {
+            let number = session.number;
+            number.is_some_and(|number| stored.contains(number))
+                || replicas.iter().any(|(replica, _)| {
+                    let mut unwritten = replica.unwritten.lock().clone().into_iter();
+                    replica.fleet.view().is_ended(number)
+                        || unwritten.any(|it| it.key == session.key)
+                })
+        });
     }
 
     fn drain(&mut self) {
@@ -696,6 +712,7 @@ impl Simulation {
             replica.link.unanswered.store(0, Ordering::Relaxed);
         }
         self.finish_drains().await;
+        self.drop_unknown_ends();
         if self.replicas.is_empty() {
             self.start_replica();
         }
@@ -712,7 +729,7 @@ impl Simulation {
                 served.push(self.request(replica, &session).await);
             }
             let first = served[0].clone();
-            let is_ended = self.ended.contains(&session.key);
+            let is_ended = self.ended.iter().any(|it| it.key == session.key);
             assert!(
                 !is_ended || first == Served::Ended,
                 "{} is served again: {served:?}\n{}",
@@ -750,6 +767,7 @@ async fn live(seed: u64) -> String {
     for _ in 0..ROUNDS {
         for _ in 0..ACTIONS {
             world.act().await;
+            world.drop_unknown_ends();
             let pause = world.dice.pick(&[0, 5, 50, 300, 1_000]).unwrap_or_default();
             sleep(Duration::from_millis(pause)).await;
         }

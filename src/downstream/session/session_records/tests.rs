@@ -75,6 +75,7 @@ async fn what_a_client_has_set_and_ended_is_known_to_the_next_process_and_to_oth
         one.set(&session("a"), settings(LogLevel::Info, &[]));
         one.set(&session("a"), set.clone());
         one.set(&session("b"), set.clone());
+        one.write().await;
         assert_eq!(one.end(&session("b")).await, Ok(()));
         // An ended session stays ended, whatever comes late.
         other.set(&session("b"), set.clone());
