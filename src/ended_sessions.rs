@@ -57,7 +57,15 @@ impl SessionNumber {
         Some(Self { opened_by, place: place.parse().ok()? })
     }
 
-    fn block(self) -> BlockName {
+    /// Returns the hexadecimal digit of its block's text that has its bit, counted from 1 behind the
+    /// colon, and the bit.
+    pub(crate) fn digit(self) -> (usize, u8) {
+        let (byte, bit) = self.bit();
+        // The higher half of a byte is written first.
+        if bit > 0xf { (2 * byte + 1, bit >> 4) } else { (2 * byte + 2, bit) }
+    }
+
+    pub(crate) fn block(self) -> BlockName {
         BlockName { opened_by: self.opened_by, index: self.place / SESSIONS_PER_BLOCK }
     }
 
@@ -208,6 +216,14 @@ mod tests {
         assert_eq!(BlockName::parse(&name.to_string()), Some(name));
         assert_eq!(EndedBlock::parse(&block.to_string()), Some(block.clone()));
         assert_eq!(block.to_string().len(), "86400:".len() + 256);
+        for place in 0..SESSIONS_PER_BLOCK {
+            let number = SessionNumber { opened_by, place };
+            let text = number.ended(at(7)).1.to_string();
+            let (digit, bit) = number.digit();
+            let found = text["86400:".len()..].chars().enumerate().filter(|(_, it)| *it != '0');
+            let found: Vec<_> = found.map(|(at, it)| (at + 1, it.to_digit(16))).collect();
+            assert_eq!(found, [(digit, Some(bit.into()))], "{place}");
+        }
         for text in ["", "86400", "86400:", "x:00", &block.to_string()[1..], "-1:00"] {
             let read = EndedBlock::parse(text).filter(|read| *read == block);
             assert_eq!(read, None, "{text}");

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::store::{ClaimReply, ClaimRequest, StoreError, StoredEntry};
 use super::view::{MAX_CLAIMED_PER_BEAT, Owner};
 use super::{Fleet, HEARTBEAT, Place, PlacedSession};
-use crate::ended_sessions::{BlockName, EndedBlock};
+use crate::ended_sessions::{BlockName, EndedBlock, SessionNumber};
 
 impl Fleet {
     /// Returns whether this replica has lost a session: another one has claimed it, or its client
@@ -132,7 +132,7 @@ impl Fleet {
         key: &str,
         until: SystemTime,
     ) -> Result<(), StoreError> {
-        let ended = self.claim(key, until, None, true).await.map(|_| ());
+        let ended = self.claim((key, None), until, None, true).await.map(|_| ());
         ended.inspect_err(|_| self.metrics.store_errors.increment())
     }
 
@@ -142,7 +142,8 @@ impl Fleet {
         session: &PlacedSession,
         expected: String,
     ) -> Result<ClaimReply, StoreError> {
-        let reply = self.claim(&session.key, session.until, Some(expected), false).await?;
+        let named = (&*session.key, session.number);
+        let reply = self.claim(named, session.until, Some(expected), false).await?;
         self.view().set_own(session);
         Ok(reply)
     }
@@ -151,17 +152,19 @@ impl Fleet {
     /// the store has then.
     async fn claim(
         &self,
-        key: &str,
+        (key, number): (&str, Option<SessionNumber>),
         until: SystemTime,
         expected: Option<String>,
         is_ended: bool,
     ) -> Result<ClaimReply, StoreError> {
         let text = self.records.seal_claim(key, is_ended);
         let session = key.to_owned();
-        let request = ClaimRequest { session, expected, text, life: life_of(until) };
+        let request = ClaimRequest { session, number, expected, text, life: life_of(until) };
         let reply = self.store.claim(request).await?;
         let mut view = self.view();
-        if reply.number == 0 {
+        if let Some((number, ended)) = number.zip(reply.ended.clone()) {
+            view.learn_ended(number.block(), Some(ended));
+        } else if reply.number == 0 {
             view.forget_claim(key);
         } else {
             let (number, name, text) = (reply.number, key.to_owned(), reply.text.clone());

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-use crate::ended_sessions::EndedBlock;
+use crate::ended_sessions::{EndedBlock, SessionNumber};
 use crate::rate_limit::RequestRate;
 
 /// Key-value store that all replicas reach. Calls are bounded in time by the implementation.
@@ -21,7 +21,8 @@ pub(super) trait Store: Send + Sync {
     /// Removes the record of a member.
     fn leave(&self, member: String) -> BoxFuture<'_, Result<(), StoreError>>;
 
-    /// Replaces the claim of a session if it is still `claim.expected`.
+    /// Replaces the claim of a session if it is still `claim.expected`, and the session has not
+    /// ended.
     fn claim(&self, claim: ClaimRequest) -> BoxFuture<'_, Result<ClaimReply, StoreError>>;
 
     /// Adds the ends of a block of sessions to those that the store has, and returns the block that
@@ -144,6 +145,8 @@ pub(super) struct KeyUsage {
 #[derive(Debug, Clone)]
 pub(super) struct ClaimRequest {
     pub(super) session: String,
+    /// Number of the session, unless its id has none.
+    pub(super) number: Option<SessionNumber>,
     /// Claim that is to be replaced, empty if there is none; `None` replaces any.
     pub(super) expected: Option<String>,
     pub(super) text: String,
@@ -152,7 +155,7 @@ pub(super) struct ClaimRequest {
 }
 
 /// Claim of a session after a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ClaimReply {
     /// False if the claim was not the expected one.
     pub(super) is_replaced: bool,
@@ -161,6 +164,8 @@ pub(super) struct ClaimReply {
     pub(super) text: String,
     /// Sealed settings of the session, if there are any.
     pub(super) settings: Option<String>,
+    /// Block with the end of the session, if that has ended: then there is no reply else.
+    pub(super) ended: Option<StoredEntry>,
 }
 
 /// One limit of a request.

@@ -15,7 +15,7 @@ use super::super::store::{
     MEMBER_TTL, Roster, StoreError, StoredEntry, TablePage, TableRequest,
 };
 use super::{RedisStore, millis};
-use crate::ended_sessions::EndedBlock;
+use crate::ended_sessions::{EndedBlock, SessionNumber};
 use crate::sealing::KeyId;
 
 impl RedisStore {
@@ -58,15 +58,30 @@ impl RedisStore {
     pub(super) async fn do_claim(&self, claim: ClaimRequest) -> Result<ClaimReply, StoreError> {
         let mut call = CLAIM.prepare_invoke();
         self.add_table(&mut call, &CLAIMS);
+        self.add_table(&mut call, &ENDED);
         call.key(self.key(&format!("settings:{}", claim.session)));
+        let block = claim.number.map(|number| number.block().to_string()).unwrap_or_default();
+        let (digit, bit) = claim.number.map(SessionNumber::digit).unwrap_or_default();
         let is_any = i32::from(claim.expected.is_none());
         call.arg(claim.session).arg(claim.expected.unwrap_or_default()).arg(is_any);
-        call.arg(claim.text).arg(millis(claim.life)).arg(MAX_CLAIMS);
+        call.arg(claim.text)
+            .arg(millis(claim.life))
+            .arg(MAX_CLAIMS)
+            .arg(&block)
+            .arg(digit)
+            .arg(bit);
         let (replaced, number, text, settings): (i64, u64, String, Option<String>) =
             self.run(&call).await?;
         match replaced {
             -1 => Err(StoreError::Full),
-            replaced => Ok(ClaimReply { is_replaced: replaced == 1, number, text, settings }),
+            -2 => {
+                let ended = Some(StoredEntry { number, name: block, text });
+                Ok(ClaimReply { ended, ..ClaimReply::default() })
+            }
+            replaced => {
+                let (is_replaced, ended) = (replaced == 1, None);
+                Ok(ClaimReply { is_replaced, number, text, settings, ended })
+            }
         }
     }
 
@@ -231,15 +246,23 @@ return { now - since, members, keys, claims, ended }
     ))
 });
 
-/// KEYS: table of claims, settings of the session. ARGV: the session, the expected claim, whether
-/// any claim is replaced, the new claim, its time to live, most claims.
+/// KEYS: tables of claims and of ended sessions, settings of the session. ARGV: the session, the
+/// expected claim, whether any claim is replaced, the new claim, its time to live, most claims; the
+/// block of the session, or nothing, and the digit and the bit of its end there. Returns -2 with the
+/// number and the text of the block if the session has ended.
 static CLAIM: LazyLock<Script> = LazyLock::new(|| {
     Script::new(&format!(
         "{TABLES}{}",
         r"
-local claims = table_at(1)
+local claims, ended = table_at(1), table_at(6)
+local block = ARGV[7] ~= '' and redis.call('HGET', ended.entries, ARGV[7])
+local bits = string.match(block or '', '^%d+:(%x+)$') or ''
+local digit = tonumber(string.sub(bits, ARGV[8], ARGV[8]), 16) or 0
+if bit.band(digit, tonumber(ARGV[9])) ~= 0 then
+    return { -2, tonumber(redis.call('ZSCORE', ended.numbers, ARGV[7])) or 0, block, false }
+end
 local current = redis.call('HGET', claims.entries, ARGV[1]) or ''
-local settings = redis.call('GET', KEYS[6])
+local settings = redis.call('GET', KEYS[11])
 if ARGV[3] == '0' and current ~= ARGV[2] then
     local number = tonumber(redis.call('ZSCORE', claims.numbers, ARGV[1])) or 0
     return { 0, number, current, settings }

@@ -129,14 +129,28 @@ impl Contents {
     }
 
     fn claim(&mut self, request: ClaimRequest) -> ClaimReply {
+        if let Some((name, TableEntry { number, text, .. })) = self.end_of(request.number) {
+            let ended = Some(StoredEntry { number: *number, name, text: text.clone() });
+            return ClaimReply { ended, ..ClaimReply::default() };
+        }
         let current = self.claims.entries.get(&request.session);
         let text = current.map(|claim| claim.text.clone()).unwrap_or_default();
         if request.expected.is_some_and(|expected| expected != text) {
             let number = current.map_or(0, |claim| claim.number);
-            return ClaimReply { is_replaced: false, number, text, settings: None };
+            return ClaimReply { number, text, ..ClaimReply::default() };
         }
         let (number, text) = (self.claims.put(&request.session, &request.text), request.text);
-        ClaimReply { is_replaced: true, number, text, settings: None }
+        ClaimReply { is_replaced: true, number, text, ..ClaimReply::default() }
+    }
+
+    /// Block with the end of this session, if it has ended.
+    fn end_of(&self, number: Option<SessionNumber>) -> Option<(String, &TableEntry)> {
+        let number = number?;
+        let name = number.block().to_string();
+        let entry = self.ended.entries.get(&name)?;
+        let mut ended = EndedSessions::default();
+        ended.merge(number.block(), &EndedBlock::parse(&entry.text).expect("a block"));
+        ended.contains(number).then_some((name, entry))
     }
 
     fn end_sessions(&mut self, name: String, block: EndedBlock) -> StoredEntry {
@@ -566,12 +580,14 @@ impl Simulation {
             let contents = self.store.contents.lock();
             let entry = contents.claims.entries.get(&session.key);
             let claim = entry.and_then(|it| self.records.open_claim(&session.key, &it.text));
+            let end = contents.end_of(session.number).map(|(_, entry)| entry);
             let owner = match claim {
+                _ if end.is_some() => None,
                 Some(Claim::Ended) => None,
                 Some(Claim::Owner(instance)) => Some(instance),
                 None => Some(session.sealed_by),
             };
-            let is_old = entry.is_none_or(|it| it.made.elapsed() > AGREED);
+            let is_old = end.or(entry).is_none_or(|it| it.made.elapsed() > AGREED);
             let is_owner = owner == Some(replica.fleet.instance());
             drop(contents);
             if is_old && !is_owner {
