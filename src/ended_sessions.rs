@@ -1,7 +1,7 @@
 //! Sessions that their clients have ended, as bits: one for each session that a process has opened.
 //!
 //! A process numbers the sessions that it opens, and the number is in the session's id. So an end
-//! takes a bit, whichever client has made it, and no end has to make room for another.
+//! takes a bit, whichever client has made it, and none displaces another.
 //!
 //! Invariants: an end is never taken back. A block is kept until the last of its sessions' ids has
 //! expired, and at most a day longer.
@@ -57,8 +57,8 @@ impl SessionNumber {
         Some(Self { opened_by, place: place.parse().ok()? })
     }
 
-    /// Returns the hexadecimal digit of its block's text that has its bit, counted from 1 behind the
-    /// colon, and the bit.
+    /// Returns the hexadecimal digit of its block's text that has its bit, counted from 1 behind
+    /// the colon, and the bit.
     pub(crate) fn digit(self) -> (usize, u8) {
         let (byte, bit) = self.bit();
         // The higher half of a byte is written first.

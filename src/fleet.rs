@@ -369,8 +369,7 @@ impl Fleet {
 
     /// Returns whether all replicas read ids of sessions with numbers, as far as this one knows.
     pub(crate) fn all_read_numbers(&self) -> bool {
-        let view = self.view();
-        view.replied_at().is_some() && view.members().all(|it| it.record.reads_numbers)
+        self.view().all_read_numbers()
     }
 
     /// Returns whether another replica serves clients.

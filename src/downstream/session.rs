@@ -14,6 +14,7 @@
 
 pub(crate) mod event_store;
 mod moving;
+mod record_file;
 pub(crate) mod session_id;
 pub(crate) mod session_records;
 

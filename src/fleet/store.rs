@@ -1,8 +1,8 @@
 //! Store of a fleet: what replicas know of each other, and which one has a session.
 //!
-//! The store sees sealed texts and hashes only (see [`super::records`]), and numbers of sessions that
-//! have ended. It decides one thing: of several replicas that claim a session, the first one gets
-//! it. Everything else is bookkeeping.
+//! The store sees sealed texts and hashes only (see [`super::records`]), and numbers of sessions
+//! that have ended. It decides one thing: of several replicas that claim a session, the first one
+//! gets it. Everything else is bookkeeping.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

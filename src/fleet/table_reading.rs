@@ -16,7 +16,7 @@ use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
 use super::store::{MAX_PAGE, StoredEntry, TablePage, TableRequest, TableSum};
 
-/// What a replica has read of a table.
+/// Entries of a table that a replica has read.
 #[derive(Default)]
 pub(super) struct TableReading {
     /// Weights of the entries by their names.

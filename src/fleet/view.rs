@@ -217,8 +217,8 @@ impl FleetView {
         lost.filter_map(|name| Some((*name, self.ended.get(*name)?.clone()))).collect()
     }
 
-    /// Forgets the claims that were not read again. Those of this replica it makes anew. The ends of
-    /// sessions are kept.
+    /// Forgets the claims that were not read again. Those of this replica it makes anew. The ends
+    /// of sessions are kept.
     fn forget_lost(&mut self) {
         let first = self.first_beat;
         let is_kept = |it: &KnownClaim| it.claim == Claim::Ended && it.since.elapsed() < OLD_IDS;
@@ -386,6 +386,11 @@ impl FleetView {
         self.members.values()
     }
 
+    /// Returns whether all members read ids of sessions with numbers.
+    pub(super) fn all_read_numbers(&self) -> bool {
+        self.replied_at.is_some() && self.members.values().all(|it| it.record.reads_numbers)
+    }
+
     /// Returns a hash of the lists of the other members.
     pub(super) fn lists_elsewhere(&self) -> u64 {
         let others = self.members.iter().filter(|(instance, _)| **instance != self.itself);
@@ -545,6 +550,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn ids_have_numbers_once_all_replicas_read_them() {
+        let (world, now) = (World::new(), Instant::now());
+        let (mut view, records) = (FleetView::new(world.instance(0)), &world.records[0]);
+        assert!(!view.all_read_numbers(), "it knows nobody yet");
+        let mut roster = world.roster(100, &[0, 1]);
+        let (name, text) = world.member(2, false);
+        let (_, record) = records.open_member(&name, &text).expect("a member");
+        let earlier = MemberRecord { reads_numbers: false, ..record };
+        roster.members.push((name.clone(), world.records[2].seal_member(&name, &earlier)));
+        heartbeat(&mut view, roster, records, now);
+        assert!(!view.all_read_numbers());
+        heartbeat(&mut view, world.roster(100, &[0, 1]), records, now);
+        assert!(view.all_read_numbers());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_member_that_refuses_or_stops_is_no_owner() {
         let (world, now) = (World::new(), Instant::now());
         let mut view = FleetView::new(world.instance(0));
@@ -701,7 +722,7 @@ mod tests {
         assert!(matches!(view.owner(&other, now), Owner::Member(_)), "another session");
         heartbeat(&mut view, roster(page(0, std::slice::from_ref(&end))), records, now);
         assert!(view.lost_ends().is_empty());
-        // The store is empty: what it lacks is found out with one heartbeat, and read with the next.
+        // The store is empty: one heartbeat finds that out, and the next one reads what it has.
         heartbeat(&mut view, roster(page(1, &[])), records, now);
         heartbeat(&mut view, roster(page(0, &[])), records, now);
         assert!(matches!(view.owner(&session, now), Owner::Ended));

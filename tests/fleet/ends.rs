@@ -1,5 +1,5 @@
-//! Ends of sessions: they last as long as the ids, whatever happens to the replica that answered, to
-//! the owner and to the store, and cost other clients nothing.
+//! Ends of sessions: they last as long as the ids, whatever happens to the replica that answered,
+//! to the owner and to the store, and cost other clients nothing.
 
 use std::fs;
 
@@ -92,6 +92,21 @@ async fn an_end_that_nobody_can_keep_is_no_success_until_the_store_is_back() {
 }
 
 #[tokio::test]
+async fn a_store_that_is_full_of_ends_refuses_none_that_a_replica_can_keep() {
+    let mut replicas = Replicas::start(1).await;
+    let mut client = replicas.legacy(0).await;
+    let fill = "for i = 1, 500000 do redis.call('HSET', KEYS[1], i, 'x') end return 1";
+    assert_eq!(replicas.store.run::<usize>(&["EVAL", fill, "1", "{weir}:ended"]), 1);
+    assert_eq!(client.end_session().await, 204);
+    replicas.kill(0).await;
+    replicas.restart(0).await;
+    check_ended(&replicas, &mut client, "after the restart").await;
+    assert_eq!(blocks(&replicas), 500_000);
+    replicas.store.run::<usize>(&["DEL", "{weir}:ended"]);
+    until("the end is recorded", || blocks(&replicas) == 1).await;
+}
+
+#[tokio::test]
 async fn ends_and_takeovers_that_the_store_has_lost_are_written_again_before_the_owner_restarts() {
     let mut replicas = Replicas::start(3).await;
     let (mut ended, mut moved) = (replicas.legacy(0).await, replicas.legacy(1).await);
@@ -114,3 +129,36 @@ async fn ends_and_takeovers_that_the_store_has_lost_are_written_again_before_the
         assert!(moved.call(HUB, json!({})).await.is_result(), "{number}");
     }
 }
+
+#[tokio::test]
+async fn a_heartbeat_reads_nothing_again_that_has_not_changed() {
+    let mut replicas = Replicas::start(3).await;
+    let mut clients = Vec::new();
+    for _ in 0..CLAIMS {
+        clients.push(replicas.legacy(0).await);
+    }
+    replicas.kill(0).await;
+    for client in &mut clients {
+        client.move_to(&replicas[1].address);
+        assert!(client.request("ping", json!({})).await.is_result());
+    }
+    until("all are claimed", || replicas.claims() == CLAIMS).await;
+    replicas.wait_until_known(2).await;
+    // Each claim that is read is one command in the store.
+    let read = || {
+        let stats: String = replicas.store.run(&["INFO", "commandstats"]);
+        let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_hget:calls="));
+        let (calls, _) = calls.and_then(|it| it.split_once(',')).expect("they were counted");
+        calls.parse::<usize>().expect("a number")
+    };
+    let before = read();
+    // Two heartbeats of each replica at least. Before there were sums, each tenth one read all.
+    for _ in 0..6 {
+        replicas.wait_until_known(2).await;
+    }
+    let again = read() - before;
+    assert!(again < CLAIMS, "{again} of {CLAIMS} were read again");
+}
+
+/// Fewer than a client takes over in a second.
+const CLAIMS: usize = 60;

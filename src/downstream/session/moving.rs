@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::session_records::key_of;
+use super::record_file::key_of;
 use super::{Session, SessionGuard, Sessions};
 use crate::downstream::legacy::session_facts::SessionFacts;
 use crate::ended_sessions::SessionNumber;

@@ -207,7 +207,7 @@ if ARGV[1] ~= '' then
     end
 end
 local function page(t, at)
-    -- Whoever reads all when an entry has expired does so once for all of this hour.
+    -- Each replica reads all entries when one has expired: once for all of this hour.
     local hour = now - 3600000
     if #redis.call('ZRANGEBYSCORE', t.expiries, '-inf', hour, 'LIMIT', 0, 1) > 0 then
         local sum = sum_of(t)
@@ -248,8 +248,8 @@ return { now - since, members, keys, claims, ended }
 
 /// KEYS: tables of claims and of ended sessions, settings of the session. ARGV: the session, the
 /// expected claim, whether any claim is replaced, the new claim, its time to live, most claims; the
-/// block of the session, or nothing, and the digit and the bit of its end there. Returns -2 with the
-/// number and the text of the block if the session has ended.
+/// block of the session, or nothing, and the digit and the bit of its end there. Returns -2 with
+/// the number and the text of the block if the session has ended.
 static CLAIM: LazyLock<Script> = LazyLock::new(|| {
     Script::new(&format!(
         "{TABLES}{}",

@@ -14,13 +14,13 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use super::RecordKey;
 use crate::downstream::legacy::session_facts::{SessionSettings, seconds_of};
 use crate::ended_sessions::{BlockName, EndedBlock, EndedSessions, SessionNumber};
 use crate::fleet::PlacedSession;
 use crate::hex::decode;
 use crate::mcp::log_level::LogLevel;
 use crate::regular_file;
+use crate::sha256::sha256;
 use crate::sync::Mutex;
 
 /// Records that a process knows.
@@ -30,15 +30,15 @@ pub(super) struct RecordTable {
     records: HashMap<RecordKey, RecordLine>,
     /// Estimated size of the lines of the records.
     bytes: usize,
-    /// Changes that are not written yet.
-    pending: Changes,
+    /// RecordChanges that are not written yet.
+    pending: RecordChanges,
     /// Inode of the file, and bytes of it that were read.
     read: (u64, u64),
 }
 
-/// Changes of records, which are to be written.
+/// RecordChanges of records, which are to be written.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Changes {
+pub(super) struct RecordChanges {
     pub(super) ended: EndedSessions,
     /// Keys of sessions whose settings have changed, or that have ended and have no number.
     pub(super) records: HashSet<RecordKey>,
@@ -69,7 +69,7 @@ struct EndedLine {
     ended: String,
 }
 
-impl Changes {
+impl RecordChanges {
     pub(super) fn is_empty(&self) -> bool {
         self.records.is_empty() && self.ended.blocks().len() == 0
     }
@@ -84,8 +84,8 @@ impl Changes {
 
 impl RecordTable {
     /// Records the end of a session, and returns what is to be written for it.
-    pub(super) fn end(&mut self, session: &PlacedSession) -> Changes {
-        let (key, mut changes) = (key_in(session), Changes::default());
+    pub(super) fn end(&mut self, session: &PlacedSession) -> RecordChanges {
+        let (key, mut changes) = (key_in(session), RecordChanges::default());
         match session.number {
             Some(number) => {
                 self.remove(&key);
@@ -145,7 +145,7 @@ impl RecordTable {
         self.records.get(key).cloned()
     }
 
-    pub(super) fn take_pending(&mut self) -> Changes {
+    pub(super) fn take_pending(&mut self) -> RecordChanges {
         std::mem::take(&mut self.pending)
     }
 
@@ -154,7 +154,7 @@ impl RecordTable {
     }
 
     /// Has changes written later.
-    pub(super) fn put_back(&mut self, changes: Changes) {
+    pub(super) fn put_back(&mut self, changes: RecordChanges) {
         self.pending.add(changes);
     }
 
@@ -208,7 +208,7 @@ impl RecordTable {
 
     /// Returns the lines of these changes, each between line feeds: the first one ends a line that
     /// another process has left incomplete.
-    fn lines_of(&self, changes: &Changes) -> String {
+    fn lines_of(&self, changes: &RecordChanges) -> String {
         let records = changes.records.iter().filter_map(|key| self.records.get(key));
         let lines = records.map(RecordLine::to_json).chain(ended_lines(&changes.ended));
         lines.map(|line| format!("\n{line}\n")).collect()
@@ -216,8 +216,8 @@ impl RecordTable {
 
     /// Reads what was appended to the file since it was last read, or all of a new file. Returns
     /// the ends that were read.
-    pub(super) fn read_from(&mut self, path: &Path) -> io::Result<Changes> {
-        let mut read = Changes::default();
+    pub(super) fn read_from(&mut self, path: &Path) -> io::Result<RecordChanges> {
+        let mut read = RecordChanges::default();
         let mut file = match regular_file::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(read),
             opened => opened?,
@@ -238,7 +238,7 @@ impl RecordTable {
     }
 
     /// Reads a line. One of a process that was killed may be incomplete.
-    fn read_line(&mut self, line: &[u8], read: &mut Changes) {
+    fn read_line(&mut self, line: &[u8], read: &mut RecordChanges) {
         let now = SystemTime::now();
         if let Ok(line) = serde_json::from_slice::<RecordLine>(line) {
             if let Some(key) = line.key().filter(|_| line.until > seconds_of(now)) {
@@ -319,8 +319,20 @@ fn key_in(session: &PlacedSession) -> RecordKey {
     decode(&session.key).expect("it is a hash in hexadecimal digits")
 }
 
+/// Hash of a session id, which names it in the records.
+pub(crate) type RecordKey = [u8; 16];
+
+/// Returns the hash that names a session in the records.
+pub(crate) fn key_of(id: &str) -> RecordKey {
+    *sha256(id).first_chunk().expect("a hash has more than 16 bytes")
+}
+
 /// Appends changes, and rewrites the file if most of it is obsolete.
-pub(super) fn append(path: &Path, state: &Mutex<RecordTable>, changes: &Changes) -> io::Result<()> {
+pub(super) fn append(
+    path: &Path,
+    state: &Mutex<RecordTable>,
+    changes: &RecordChanges,
+) -> io::Result<()> {
     let mut file = open_locked(path)?;
     let lines = state.lock().lines_of(changes);
     file.write_all(lines.as_bytes())?;
@@ -338,8 +350,10 @@ pub(super) fn append(path: &Path, state: &Mutex<RecordTable>, changes: &Changes)
     state.ended.retain(|_, block| !block.has_expired(now));
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut new = tempfile::NamedTempFile::new_in(folder)?;
-    let all =
-        Changes { ended: state.ended.clone(), records: state.records.keys().copied().collect() };
+    let all = RecordChanges {
+        ended: state.ended.clone(),
+        records: state.records.keys().copied().collect(),
+    };
     new.write_all(state.lines_of(&all).as_bytes())?;
     let about = new.as_file().metadata()?;
     new.persist(path)?;
