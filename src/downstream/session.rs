@@ -189,11 +189,12 @@ impl Sessions {
         let now = Instant::now();
         let mut opened = self.opened.lock();
         if opened.len() >= MAX_COUNTED {
-            opened.retain(|_, limiter| limiter.remaining(now) < OPENED_AT_ONCE);
+            opened.retain(|client, limiter| limiter.remaining(now) < opened_at_once(client));
         }
-        let limiter = opened
-            .entry(principal.clone())
-            .or_insert_with(|| RateLimiter::new(OPENED_PER_SECOND, OPENED_AT_ONCE, now));
+        let limiter = opened.entry(principal.clone()).or_insert_with(|| {
+            let per_second = principal.share(OPENED_PER_SECOND) as u32;
+            RateLimiter::new(per_second, opened_at_once(principal), now)
+        });
         limiter.admit(now).then_some(()).ok_or(SessionLimit)
     }
 
@@ -309,6 +310,7 @@ impl Sessions {
         if owned.len() + self.external.count(principal) >= principal.share(limit) {
             let evicted = owned.swap_remove(longest_idle(owned)?);
             self.by_id.remove(&evicted.id);
+            self.records.drop_unclaimed(&evicted.id);
             evicted.close();
         }
         Ok(())
@@ -372,6 +374,7 @@ impl Sessions {
     }
 
     fn forget(&self, session: &Session) {
+        self.records.drop_unclaimed(&session.id);
         let is_other = |other: &Arc<Session>| !std::ptr::eq(&**other, session);
         self.by_id.remove_if(&session.id, |_, found| !is_other(found));
         self.change_owned(&session.principal, |owned| owned.retain(is_other));
@@ -392,6 +395,11 @@ impl Sessions {
             all.iter().for_each(|session| session.event_store.expire());
         }
     }
+}
+
+/// Most sessions that a principal opens at once.
+fn opened_at_once(principal: &Principal) -> u32 {
+    principal.share(OPENED_AT_ONCE) as u32
 }
 
 /// Returns a random id of a session that lives as long as its stream, or of a stream.
@@ -479,8 +487,8 @@ impl Drop for SessionGuard {
 
 /// Most sessions that a client opens at once, and per second after that: the installation keeps
 /// three megabits for it in 30 days. A thousand users of one key open fewer.
-const OPENED_AT_ONCE: u32 = 10_000;
-const OPENED_PER_SECOND: u32 = 1;
+const OPENED_AT_ONCE: usize = 10_000;
+const OPENED_PER_SECOND: usize = 1;
 /// Number of clients from which on those are forgotten that may open as many as ever.
 const MAX_COUNTED: usize = 1_000;
 /// Interval of the sweep for idle sessions.

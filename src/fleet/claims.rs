@@ -174,6 +174,11 @@ impl Fleet {
         Ok(reply)
     }
 
+    /// Ends the service of a session without a claim.
+    pub(crate) fn drop_unclaimed(&self, key: &str) {
+        self.view().drop_unclaimed(key);
+    }
+
     /// Writes the settings of a session, for the replica that takes it over.
     pub(crate) async fn put_settings(
         &self,

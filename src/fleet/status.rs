@@ -74,7 +74,7 @@ pub(crate) struct FleetReport {
     pub(crate) differences: Vec<String>,
     /// Keys of the configuration.
     pub(crate) keys: Vec<KeyStatus>,
-    /// Number of sessions that were taken over or ended.
+    /// Number of sessions that were taken over.
     pub(crate) claims: usize,
     pub(crate) store: StoreAbout,
 }

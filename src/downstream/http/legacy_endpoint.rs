@@ -289,6 +289,9 @@ async fn fetch_session(
     connection.handle.is_rebuilt = true;
     let limit = settings.per_client.sessions;
     let rebuilt = state.sessions.rebuild(client, (id, opened, &placed), connection, limit).await;
+    if !matches!(rebuilt, Ok(Some(_))) {
+        state.sessions.records.drop_unclaimed(id);
+    }
     let rebuilt = rebuilt.map_err(|_| HttpRefusal::from(results::too_busy(SESSION_RETRY)))?;
     let RebuiltSession { session, lost_subscriptions } = rebuilt.ok_or_else(no_session)?;
     if !lost_subscriptions.is_empty() {

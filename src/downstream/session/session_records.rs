@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::downstream::legacy::session_facts::SessionSettings;
-use crate::downstream::session::record_file::{self, RecordChanges, RecordTable};
+use crate::downstream::session::record_file::{self, RecordChanges, RecordTable, key_of};
 use crate::fleet::{Fleet, PlacedSession};
 use crate::hex::hex;
 use crate::sync::Mutex;
@@ -111,6 +111,14 @@ impl SessionRecords {
     pub(crate) fn set(&self, session: &PlacedSession, settings: SessionSettings) {
         self.state.lock().set(session, settings);
         self.changed.notify_one();
+    }
+
+    /// Forgets that this replica serves a session without a claim: it is not in its memory any
+    /// more. So a client has no more of these than sessions in memory.
+    pub(crate) fn drop_unclaimed(&self, id: &str) {
+        if let RecordPlace::Fleet(fleet, _) = &self.place {
+            fleet.drop_unclaimed(&hex(&key_of(id)));
+        }
     }
 
     /// Returns whether a client has ended the session, as far as this process knows.
@@ -255,9 +263,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::downstream::session::record_file::{
-        MAX_RECORDS, REWRITE_FROM_BYTES, key_of, open_locked,
-    };
+    use crate::downstream::session::record_file::{MAX_RECORDS, REWRITE_FROM_BYTES, open_locked};
     use crate::ended_sessions::SessionNumber;
     use crate::fleet::{FleetSettings, OnStoreDown, StoreKind, StoreLogin, StoreSettings};
     use crate::mcp::log_level::LogLevel;
