@@ -73,7 +73,7 @@ impl Fleet {
 
     /// Waits for the first reply of the store, or the time in which one is due: before it, this
     /// replica knows neither the others nor what has ended.
-    async fn know_others(&self) {
+    pub(crate) async fn know_others(&self) {
         if self.view().replied_at().is_none() {
             let mut beats = self.beats.subscribe();
             let first = beats.wait_for(|number| *number >= 2);

@@ -217,13 +217,10 @@ impl FleetView {
         lost.filter_map(|name| Some((*name, self.ended.get(*name)?.clone()))).collect()
     }
 
-    /// Forgets the claims that were not read again. Those of this replica it makes anew. The ends
-    /// of sessions are kept.
+    /// Forgets the claims that were not read again. Those of this replica it makes anew.
     fn forget_lost(&mut self) {
         let first = self.first_beat;
-        let is_kept = |it: &KnownClaim| it.claim == Claim::Ended && it.since.elapsed() < OLD_IDS;
-        let is_lost = |_: &String, it: &mut KnownClaim| it.beat < first && !is_kept(it);
-        let lost: Vec<_> = self.claims.extract_if(is_lost).collect();
+        let lost: Vec<_> = self.claims.extract_if(|_, claim| claim.beat < first).collect();
         self.has_moved |= !lost.is_empty();
         for (_, claim) in lost {
             if let Some(own) = claim.own
@@ -422,9 +419,6 @@ impl FleetView {
 /// Time for which the store must have been steady before a missing record says that its member has
 /// ended: every living member has written its record several times by then.
 pub(super) const STEADY: Duration = Duration::from_secs(10);
-/// Time for which the end of a session is kept whose id has no number: such ids were made up to
-/// version 0.1.0, and are good for 30 days by default.
-const OLD_IDS: Duration = Duration::from_secs(30 * 86_400);
 /// Most sessions that are served without a claim.
 const MAX_UNCLAIMED: usize = 10_000;
 /// Most sessions that are claimed between two records of this replica. A slow store takes a second
@@ -757,18 +751,6 @@ mod tests {
         heartbeat(&mut view, roster(page(1, &[])), records, now);
         heartbeat(&mut view, roster(page(0, &[])), records, now);
         assert!(!view.is_ended(gone.number) && view.lost_ends().is_empty());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_end_without_a_number_is_kept_if_the_store_loses_it() {
-        let (world, now) = (World::new(), Instant::now());
-        let records = &world.records[0];
-        let mut view = FleetView::new(world.instance(0));
-        let roster = |claims| Roster { claims, ..world.roster(101, &[0, 1, 2]) };
-        heartbeat(&mut view, roster(page(0, &[world.claim(1, 1, true)])), records, now);
-        heartbeat(&mut view, roster(page(1, &[])), records, now);
-        heartbeat(&mut view, roster(page(0, &[])), records, now);
-        assert_eq!(owner(&view, &world), "Ended");
     }
 
     #[tokio::test(start_paused = true)]

@@ -110,6 +110,9 @@ async fn initialize(
     // A client of these revisions fetches the capabilities only once.
     client.wait_for_startup().await;
     let state = &request.state;
+    if let Some(fleet) = state.fleet() {
+        fleet.know_others().await;
+    }
     let connection = connection(state, client);
     let (peer, response) =
         legacy::initialize(client, &state.settings.versions, message, connection)?;
