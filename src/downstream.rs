@@ -140,9 +140,10 @@ impl Default for Settings {
 
 impl Settings {
     fn record_place(&self) -> RecordPlace {
-        match (&self.fleet, &self.session_records) {
-            (Some(fleet), _) => RecordPlace::Fleet(Arc::clone(fleet)),
-            (None, Some(path)) => RecordPlace::File(path.as_path().into()),
+        let file = self.session_records.as_ref().map(|path| path.as_path().into());
+        match (&self.fleet, file) {
+            (Some(fleet), file) => RecordPlace::Fleet(Arc::clone(fleet), file),
+            (None, Some(file)) => RecordPlace::File(file),
             (None, None) => RecordPlace::Memory,
         }
     }

@@ -23,6 +23,7 @@ mod shared_limits;
 mod status;
 mod store;
 mod store_node;
+mod table_reading;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -37,6 +38,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::ended_sessions::SessionNumber;
 use crate::sealing::{Instance, SealingKeys};
 use crate::sync::{Mutex, MutexGuard};
 pub(crate) use certificate::{ACCEPTED, FleetTls, UPSTREAM};
@@ -52,11 +54,11 @@ use shared_limits::SlotReports;
 pub use status::FleetStatus;
 use status::SettledLists;
 pub(crate) use status::{Condition, FleetMetrics, FleetReport};
-use store::{Heartbeat, MAX_CLAIMS_AT_ONCE, Store};
+use store::{MAX_PAGE, Store};
 pub(crate) use store::{SharedAdmission, SharedCharge, StoreAbout, StoreError};
 pub use store_node::{StoreKind, StoreLogin, StoreSettings};
+use view::FleetView;
 pub(crate) use view::Replica;
-use view::{FleetView, MAX_CLAIMED_PER_BEAT};
 
 /// Settings of a replica.
 #[derive(Debug, Clone, PartialEq)]
@@ -108,6 +110,8 @@ pub struct Fleet {
 pub(crate) struct PlacedSession {
     /// Hash of its id.
     pub(crate) key: String,
+    /// Its number; `None` in ids that were made up to version 0.1.0.
+    pub(crate) number: Option<SessionNumber>,
     /// Process that has sealed its id.
     pub(crate) sealed_by: Instance,
     /// Time at which its id expires.
@@ -273,7 +277,7 @@ impl Fleet {
         }
     }
 
-    /// Returns whether there are more claims to read, or to make.
+    /// Returns whether there is more to read, or to write.
     async fn beat(&self, condition: Condition, moved: &impl Fn()) -> Result<bool, StoreError> {
         let name = self.instance().to_string();
         let record = MemberRecord {
@@ -287,35 +291,35 @@ impl Fleet {
             running: self.running.lock().clone(),
             lists: Some(format!("{:016x}", condition.lists)),
             has_settled: self.lists.lock().settle(condition.lists),
+            reads_numbers: true,
             started: self.started,
         };
         let record = self.records.seal_member(&name, &record);
-        let after = self.view().begin_beat();
-        let member = self.is_member.then_some((name, record));
-        let beat = Heartbeat { member, after };
+        let beat = self.view().begin_beat(self.is_member.then_some((name, record)));
         let roster = self.store.heartbeat(beat).await?;
-        let has_more_to_read = roster.claims.len() == MAX_CLAIMS_AT_ONCE;
-        let (unclaimed, lists) = {
+        let has_more_to_read =
+            [&roster.claims, &roster.ended].iter().any(|page| page.entries.len() == MAX_PAGE);
+        let (unclaimed, lost_ends, lists) = {
             let mut view = self.view();
             view.update(roster, &self.records, Instant::now());
             let is_steady = view.is_steady();
             let unclaimed = if is_steady { view.unclaimed(Instant::now()) } else { Vec::new() };
-            (unclaimed, view.lists_elsewhere())
+            (unclaimed, view.lost_ends(), view.lists_elsewhere())
         };
         self.lists_elsewhere.send_if_modified(|known| std::mem::replace(known, lists) != lists);
-        let has_more = has_more_to_read || unclaimed.len() == MAX_CLAIMED_PER_BEAT;
         // Also requests learn of claims.
         if self.view().take_moved() {
             moved();
         }
-        self.claim_unclaimed(unclaimed).await?;
+        let has_more_ends = self.write_lost_ends(lost_ends).await?;
+        let has_more_claims = self.claim_unclaimed(unclaimed).await?;
         if self.view().take_moved() || !self.late_settings.lock().is_empty() {
             moved();
         }
         self.retry_slots();
         let view = self.view();
         self.hops.retain(|instance| view.members().any(|member| member.instance == instance));
-        Ok(has_more)
+        Ok(has_more_to_read || has_more_ends || has_more_claims)
     }
 
     fn log_change(&self, is_connected: &mut Option<bool>, beat: &Result<bool, StoreError>) {
@@ -361,6 +365,11 @@ impl Fleet {
 
     fn view(&self) -> MutexGuard<'_, FleetView> {
         self.view.lock()
+    }
+
+    /// Returns whether all replicas read ids of sessions with numbers, as far as this one knows.
+    pub(crate) fn all_read_numbers(&self) -> bool {
+        self.view().all_read_numbers()
     }
 
     /// Returns whether another replica serves clients.

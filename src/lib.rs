@@ -12,7 +12,7 @@
 //! | 3 | [`upstream`] live servers, their sessions and transports |
 //! | 2 | [`mcp`] the protocol, common to both eras; [`fleet`] several replicas |
 //! | 2 | [`oauth`] access tokens for upstreams |
-//! | 1 | [`jsonrpc`] messages, ids, pending requests |
+//! | 1 | [`jsonrpc`] messages, ids, pending requests; ended sessions |
 //! | 0 | [`json`], [`sse`], [`line_codec`], [`hex`], [`sha256`], [`timestamp`], [`secret`] |
 //! | 0 | [`memory_budget`], [`fairness`], [`cpu_bound`], [`metrics`], [`backoff`] |
 //! | 0 | [`rate_limit`], [`jitter`], [`sync`], quotas, queues, HTTP/1.1 connections |
@@ -41,6 +41,7 @@ mod coalescing_queue;
 pub mod config;
 pub mod cpu_bound;
 pub mod downstream;
+mod ended_sessions;
 pub mod fairness;
 pub mod fleet;
 pub mod folder_watch;

@@ -14,12 +14,13 @@
 
 pub(crate) mod event_store;
 mod moving;
+mod record_file;
 pub(crate) mod session_id;
 pub(crate) mod session_records;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use dashmap::DashMap;
@@ -35,11 +36,13 @@ use crate::audit::SessionMark;
 use crate::downstream::legacy::session_facts::SessionFacts;
 use crate::downstream::session::event_store::EventStore;
 use crate::downstream::session::session_id::{OpenedId, SessionIdCodec};
-use crate::downstream::session::session_records::{RecordPlace, SessionRecords};
+use crate::downstream::session::session_records::{NotKept, RecordPlace, SessionRecords};
+use crate::fleet::PlacedSession;
 use crate::gateway::{ClientContext, ClientIdentity, ClientNotifications, GatewayMetrics};
 use crate::metrics::{Gauge, GaugeGuard};
 use crate::policy::Principal;
 use crate::quota::{PerPrincipal, QuotaPermit};
+use crate::rate_limit::RateLimiter;
 use crate::sealing::{Instance, SealingKeys};
 use crate::secret;
 use crate::sync::Mutex;
@@ -55,6 +58,10 @@ pub(super) struct Sessions {
     external: PerPrincipal<Principal>,
     /// Number of sessions that each principal has taken over from other replicas in this second.
     taken_over: Mutex<(Instant, HashMap<Principal, usize>)>,
+    /// Sessions that principals have opened of late.
+    opened: Mutex<HashMap<Principal, RateLimiter>>,
+    /// Place of the next session among those that this process opens.
+    next: AtomicU64,
     ids: SessionIdCodec,
     pub(super) records: SessionRecords,
     metrics: Arc<GatewayMetrics>,
@@ -142,6 +149,8 @@ impl Sessions {
             by_principal: DashMap::new(),
             external: PerPrincipal::default(),
             taken_over: Mutex::new((Instant::now(), HashMap::new())),
+            opened: Mutex::default(),
+            next: AtomicU64::new(0),
             ids: SessionIdCodec::new(keys),
             records: SessionRecords::new(records),
             metrics,
@@ -160,7 +169,9 @@ impl Sessions {
         peer: LegacyClient,
         limit: usize,
     ) -> Result<Arc<Session>, SessionLimit> {
-        let facts = SessionFacts::of(&peer.context, SystemTime::now());
+        self.count_opened(client.principal())?;
+        let mut facts = SessionFacts::of(&peer.context, SystemTime::now());
+        facts.place = self.records.may_number().then(|| self.next.fetch_add(1, Ordering::Relaxed));
         let id = self.ids.seal(client.principal(), &facts);
         let notifications = peer.notifications(client);
         let opened = OpenedId { facts, sealed_by: client.instance() };
@@ -170,6 +181,21 @@ impl Sessions {
             self.insert(owned, &session);
             Ok(session)
         })
+    }
+
+    /// Counts a session that a principal opens. Each takes a bit in the records for as long as its
+    /// id is good, so their number is bounded.
+    fn count_opened(&self, principal: &Principal) -> Result<(), SessionLimit> {
+        let now = Instant::now();
+        let mut opened = self.opened.lock();
+        if opened.len() >= MAX_COUNTED {
+            opened.retain(|client, limiter| limiter.remaining(now) < opened_at_once(client));
+        }
+        let limiter = opened.entry(principal.clone()).or_insert_with(|| {
+            let per_second = principal.share(OPENED_PER_SECOND) as u32;
+            RateLimiter::new(per_second, opened_at_once(principal), now)
+        });
+        limiter.admit(now).then_some(()).ok_or(SessionLimit)
     }
 
     /// Opens an id; `None` if it is not one of this client, or too old.
@@ -188,11 +214,11 @@ impl Sessions {
     pub(super) async fn rebuild(
         &self,
         client: &ClientContext,
-        (id, opened): (&str, OpenedId),
+        (id, opened, placed): (&str, OpenedId, &PlacedSession),
         connection: LegacyConnection,
         limit: usize,
     ) -> Result<Option<RebuiltSession>, SessionLimit> {
-        let Some(settings) = self.records.find(id).await else { return Ok(None) };
+        let Some(settings) = self.records.find(placed).await else { return Ok(None) };
         let peer = LegacyClient::rebuild(client, &opened.facts, &settings, connection);
         // Lists may have changed since the client was notified last.
         let notifications = peer.notifications(client).with_all_lists_changed();
@@ -209,7 +235,7 @@ impl Sessions {
                 }));
             }
             // A client may have ended it meanwhile.
-            if self.records.is_ended(id) {
+            if self.records.is_ended(placed) {
                 return Ok(None);
             }
             self.evict_if_full(client.principal(), owned, limit)?;
@@ -284,6 +310,7 @@ impl Sessions {
         if owned.len() + self.external.count(principal) >= principal.share(limit) {
             let evicted = owned.swap_remove(longest_idle(owned)?);
             self.by_id.remove(&evicted.id);
+            self.records.drop_unclaimed(&evicted.id);
             evicted.close();
         }
         Ok(())
@@ -308,20 +335,21 @@ impl Sessions {
         Some(SessionGuard::new(session))
     }
 
-    /// Ends a session for good. The end survives a restart once the future is complete.
+    /// Ends a session for good. The end survives a restart once the future is complete without an
+    /// error.
     pub(super) fn end(
         &self,
         session: &Session,
         max_age: Duration,
-    ) -> impl Future<Output = ()> + use<> {
-        let recorded = self.records.end(&session.id, session.facts.begun + max_age);
+    ) -> impl Future<Output = Result<(), NotKept>> + use<> {
+        let recorded = self.records.end(&session.place(max_age));
         self.drop_session(session);
         recorded
     }
 
     /// Records what the client has set in its session, for the process that rebuilds it.
     pub(super) fn record_settings(&self, session: &Session, max_age: Duration) {
-        self.records.set(&session.id, session.facts.begun + max_age, session.peer.settings());
+        self.records.set(&session.place(max_age), session.peer.settings());
     }
 
     /// Drops a session from the table; its next request rebuilds it.
@@ -346,6 +374,7 @@ impl Sessions {
     }
 
     fn forget(&self, session: &Session) {
+        self.records.drop_unclaimed(&session.id);
         let is_other = |other: &Arc<Session>| !std::ptr::eq(&**other, session);
         self.by_id.remove_if(&session.id, |_, found| !is_other(found));
         self.change_owned(&session.principal, |owned| owned.retain(is_other));
@@ -366,6 +395,11 @@ impl Sessions {
             all.iter().for_each(|session| session.event_store.expire());
         }
     }
+}
+
+/// Most sessions that a principal opens at once.
+fn opened_at_once(principal: &Principal) -> u32 {
+    principal.share(OPENED_AT_ONCE) as u32
 }
 
 /// Returns a random id of a session that lives as long as its stream, or of a stream.
@@ -451,5 +485,40 @@ impl Drop for SessionGuard {
     }
 }
 
+/// Most sessions that a client opens at once, and per second after that: the installation keeps
+/// three megabits for it in 30 days. A thousand users of one key open fewer.
+const OPENED_AT_ONCE: usize = 10_000;
+const OPENED_PER_SECOND: usize = 1;
+/// Number of clients from which on those are forgotten that may open as many as ever.
+const MAX_COUNTED: usize = 1_000;
 /// Interval of the sweep for idle sessions.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_opens_so_many_sessions_at_once_and_one_per_second_after_that() {
+        let sessions = Sessions::new(Arc::default(), &SealingKeys::random(), RecordPlace::Memory);
+        let [ann, bob] = ["ann", "bob"].map(|name| Principal::new(name, "staff"));
+        let opened = |principal, count| {
+            (0..count).filter(|_| sessions.count_opened(principal).is_ok()).count()
+        };
+        assert_eq!(opened(&ann, 10_100), 10_000);
+        assert_eq!(opened(&bob, 100), 100, "another client");
+        tokio::time::advance(Duration::from_secs(3)).await;
+        assert_eq!(opened(&ann, 100), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_may_open_as_many_sessions_as_ever_take_no_memory() {
+        let sessions = Sessions::new(Arc::default(), &SealingKeys::random(), RecordPlace::Memory);
+        for number in 0..3 * MAX_COUNTED {
+            let client = Principal::new(number.to_string(), "staff");
+            assert!(sessions.count_opened(&client).is_ok());
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert!(sessions.opened.lock().len() <= MAX_COUNTED);
+    }
+}

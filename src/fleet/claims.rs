@@ -3,17 +3,18 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
-use super::store::{ClaimReply, ClaimRequest, StoreError, StoredClaim};
-use super::view::Owner;
+use super::store::{ClaimReply, ClaimRequest, StoreError, StoredEntry};
+use super::view::{MAX_CLAIMED_PER_BEAT, Owner};
 use super::{Fleet, HEARTBEAT, Place, PlacedSession};
+use crate::ended_sessions::{BlockName, EndedBlock, SessionNumber};
 
 impl Fleet {
     /// Returns whether this replica has lost a session: another one has claimed it, or its client
     /// has ended it.
     pub(crate) fn has_lost(&self, session: &PlacedSession) -> bool {
-        self.view().has_lost(&session.key, session.sealed_by, Instant::now())
+        self.view().has_lost(session, Instant::now())
     }
 
     /// Finds the place of a session. If its owner has ended, this replica takes it over.
@@ -24,10 +25,11 @@ impl Fleet {
         may_take_over: impl FnOnce() -> bool,
     ) -> Place {
         let mut may_take_over = Some(may_take_over);
+        self.know_others().await;
         for _ in 0..MAX_ATTEMPTS {
             let (owner, claim) = {
                 let view = self.view();
-                let owner = view.owner(&session.key, session.sealed_by, Instant::now());
+                let owner = view.owner(session, Instant::now());
                 let claim = view.claim_of(&session.key);
                 (owner, claim.map(|(text, since)| (text.to_owned(), since)))
             };
@@ -69,8 +71,18 @@ impl Fleet {
         Place::Undecided
     }
 
+    /// Waits for the first reply of the store, or the time in which one is due: before it, this
+    /// replica knows neither the others nor what has ended.
+    pub(crate) async fn know_others(&self) {
+        if self.view().replied_at().is_none() {
+            let mut beats = self.beats.subscribe();
+            let first = beats.wait_for(|number| *number >= 2);
+            let _ = timeout(self.settings.store.timeout, first).await;
+        }
+    }
+
     fn serve_unclaimed(&self, session: &PlacedSession) -> Place {
-        match self.view().take_unclaimed(&session.key, session.sealed_by, session.until) {
+        match self.view().take_unclaimed(session) {
             true => {
                 self.metrics.takeovers.increment();
                 Place::Here(None)
@@ -79,9 +91,48 @@ impl Fleet {
         }
     }
 
-    /// Records that the client of a session has ended it, so that no replica serves it again.
-    pub(crate) async fn end_session(&self, key: &str, until: SystemTime) -> Result<(), StoreError> {
-        let ended = self.claim(key, until, None, true).await.map(|_| ());
+    /// Records that clients have ended the sessions of a block, so that no replica serves them
+    /// again.
+    pub(crate) async fn end_sessions(
+        &self,
+        name: BlockName,
+        block: &EndedBlock,
+    ) -> Result<(), StoreError> {
+        let stored = self.store.end_sessions(name.to_string(), block.clone()).await;
+        let stored = stored.inspect_err(|_| self.metrics.store_errors.increment())?;
+        self.view().learn_ended(name, stored);
+        Ok(())
+    }
+
+    /// Writes ends that the store has lost, until the time has come for the next record. Returns
+    /// whether there may be more that it takes.
+    pub(super) async fn write_lost_ends(
+        &self,
+        lost: Vec<(BlockName, EndedBlock)>,
+    ) -> Result<bool, StoreError> {
+        let are_many = lost.len() == MAX_CLAIMED_PER_BEAT;
+        let begin = Instant::now();
+        for (name, block) in lost {
+            if begin.elapsed() >= HEARTBEAT {
+                break;
+            }
+            match self.end_sessions(name, &block).await {
+                // What is full has no space for the others either, and the store works otherwise.
+                Err(StoreError::Full) => return Ok(false),
+                ended => ended?,
+            }
+        }
+        Ok(are_many)
+    }
+
+    /// Records that the client of a session has ended it whose id has no number: such ids were made
+    /// up to version 0.1.0.
+    pub(crate) async fn end_unnumbered(
+        &self,
+        key: &str,
+        until: SystemTime,
+    ) -> Result<(), StoreError> {
+        let ended = self.claim((key, None), until, None, true).await.map(|_| ());
         ended.inspect_err(|_| self.metrics.store_errors.increment())
     }
 
@@ -91,8 +142,9 @@ impl Fleet {
         session: &PlacedSession,
         expected: String,
     ) -> Result<ClaimReply, StoreError> {
-        let reply = self.claim(&session.key, session.until, Some(expected), false).await?;
-        self.view().set_own(&session.key, session.sealed_by, session.until);
+        let named = (&*session.key, session.number);
+        let reply = self.claim(named, session.until, Some(expected), false).await?;
+        self.view().set_own(session);
         Ok(reply)
     }
 
@@ -100,24 +152,31 @@ impl Fleet {
     /// the store has then.
     async fn claim(
         &self,
-        key: &str,
+        (key, number): (&str, Option<SessionNumber>),
         until: SystemTime,
         expected: Option<String>,
         is_ended: bool,
     ) -> Result<ClaimReply, StoreError> {
         let text = self.records.seal_claim(key, is_ended);
         let session = key.to_owned();
-        let request = ClaimRequest { session, expected, text, life: life_of(until) };
+        let request = ClaimRequest { session, number, expected, text, life: life_of(until) };
         let reply = self.store.claim(request).await?;
         let mut view = self.view();
-        if reply.number == 0 {
+        if let Some((number, ended)) = number.zip(reply.ended.clone()) {
+            view.learn_ended(number.block(), Some(ended));
+        } else if reply.number == 0 {
             view.forget_claim(key);
         } else {
-            let (number, session, text) = (reply.number, key.to_owned(), reply.text.clone());
-            let claim = StoredClaim { number, session, text };
-            view.learn(claim, &self.records, Instant::now());
+            let (number, name, text) = (reply.number, key.to_owned(), reply.text.clone());
+            let claim = StoredEntry { number, name, text };
+            view.learn_reply(claim, &self.records, Instant::now());
         }
         Ok(reply)
+    }
+
+    /// Ends the service of a session without a claim.
+    pub(crate) fn drop_unclaimed(&self, key: &str) {
+        self.view().drop_unclaimed(key);
     }
 
     /// Writes the settings of a session, for the replica that takes it over.
@@ -133,11 +192,12 @@ impl Fleet {
     }
 
     /// Claims sessions that this replica serves without a claim, until the time has come for its
-    /// next record.
+    /// next record. Returns whether there may be more that the store takes.
     pub(super) async fn claim_unclaimed(
         &self,
         unclaimed: Vec<PlacedSession>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
+        let are_many = unclaimed.len() == MAX_CLAIMED_PER_BEAT;
         let begin = Instant::now();
         for session in unclaimed {
             if begin.elapsed() >= HEARTBEAT {
@@ -145,7 +205,10 @@ impl Fleet {
             }
             // Unless another replica has claimed it: then that one has it.
             let expected = self.view().claim_of(&session.key).map(|(text, _)| text.to_owned());
-            let reply = self.claim_placed(&session, expected.unwrap_or_default()).await?;
+            let reply = match self.claim_placed(&session, expected.unwrap_or_default()).await {
+                Err(StoreError::Full) => return Ok(false),
+                reply => reply?,
+            };
             self.view().drop_unclaimed(&session.key);
             let written = reply.settings.filter(|_| reply.is_replaced);
             let written = written.and_then(|text| self.records.open_settings(&session.key, &text));
@@ -153,7 +216,7 @@ impl Fleet {
                 self.late_settings.lock().insert(session.key, written);
             }
         }
-        Ok(())
+        Ok(are_many)
     }
 
     /// Takes the settings of sessions that this replica has served before it could read them, by

@@ -135,10 +135,11 @@ mod tests {
 
     use super::super::store::{
         ClaimReply, ClaimRequest, Heartbeat, Roster, SharedAdmission, SharedCharge, Store,
-        StoreAbout,
+        StoreAbout, StoredEntry,
     };
     use super::super::tests::simulation::{Dice, settings};
     use super::*;
+    use crate::ended_sessions::EndedBlock;
     use crate::sealing::SealingKeys;
     use crate::sync::Mutex;
 
@@ -243,6 +244,14 @@ mod tests {
         }
 
         fn claim(&self, _: ClaimRequest) -> BoxFuture<'_, Result<ClaimReply, StoreError>> {
+            async { Err(StoreError::Away) }.boxed()
+        }
+
+        fn end_sessions(
+            &self,
+            _: String,
+            _: EndedBlock,
+        ) -> BoxFuture<'_, Result<Option<StoredEntry>, StoreError>> {
             async { Err(StoreError::Away) }.boxed()
         }
 

@@ -42,6 +42,9 @@ pub(crate) struct MemberRecord {
     /// Whether they have not changed for a while.
     #[serde(default)]
     pub(crate) has_settled: bool,
+    /// Whether it reads ids of sessions with numbers. Up to version 0.1.0 replicas do not.
+    #[serde(default)]
+    pub(crate) reads_numbers: bool,
     /// Seconds since 1970 at which it started.
     pub(crate) started: u64,
 }
@@ -122,6 +125,7 @@ mod tests {
             running: [("hub".to_owned(), 1)].into(),
             lists: Some("l".into()),
             has_settled: true,
+            reads_numbers: true,
             started: 9,
         };
         let name = keys.instance().to_string();

@@ -9,8 +9,8 @@
 //! heartbeat has a new connection. So no request waits for a store that is away.
 
 mod lease;
+mod tables;
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -21,13 +21,12 @@ use redis::{FromRedisValue, RedisError, Script, ScriptInvocation, cmd};
 use tokio::time::timeout;
 
 use super::store::{
-    ClaimReply, ClaimRequest, Heartbeat, KeyUsage, LeaseReply, LeaseRequest, MAX_CLAIMS,
-    MAX_CLAIMS_AT_ONCE, MAX_GAP, MEMBER_TTL, Roster, SharedAdmission, SharedCharge, Store,
-    StoreAbout, StoreError, StoredClaim,
+    ClaimReply, ClaimRequest, Heartbeat, LeaseReply, LeaseRequest, Roster, SharedAdmission,
+    SharedCharge, Store, StoreAbout, StoreError, StoredEntry,
 };
 use super::store_node::{StoreSettings, described};
+use crate::ended_sessions::EndedBlock;
 use crate::rate_limit::RequestRate;
-use crate::sealing::KeyId;
 use crate::sync::Mutex;
 
 /// Connection to the store.
@@ -87,62 +86,6 @@ impl RedisStore {
         invocation: &ScriptInvocation<'_>,
     ) -> Result<T, StoreError> {
         self.send(async |mut connection| invocation.invoke_async(&mut connection).await).await
-    }
-
-    async fn do_heartbeat(&self, beat: Heartbeat) -> Result<Roster, StoreError> {
-        let is_new = self.connect().await?;
-        let after = if is_new { 0 } else { beat.after };
-        let (member, record) = beat.member.unwrap_or_default();
-        let key = KeyId::of_sealed(&record).map(|id| id.to_string()).unwrap_or_default();
-        let mut call = HEARTBEAT.key(self.key("members"));
-        for name in [
-            "members-until",
-            "claims",
-            "claims-by-number",
-            "claims-until",
-            "steady",
-            "keys",
-            "last-claim",
-        ] {
-            call.key(self.key(name));
-        }
-        call.arg(member).arg(record).arg(millis(MEMBER_TTL)).arg(after);
-        call.arg(MAX_CLAIMS_AT_ONCE).arg(millis(MAX_GAP)).arg(key);
-        let (steady, members, numbers, texts, (claim_count, last_claim), keys): HeartbeatReply =
-            self.run(&call).await?;
-        let mut unused: BTreeMap<_, _> =
-            keys.into_iter().map(|(key, ms)| (key, Duration::from_millis(ms))).collect();
-        let known = unused.remove(KEYS_SINCE).unwrap_or_default();
-        let claims = numbers.chunks_exact(2).zip(texts).filter_map(|(pair, text)| {
-            let number = pair[1].parse().ok()?;
-            Some(StoredClaim { number, session: pair[0].clone(), text: text? })
-        });
-        Ok(Roster {
-            steady: Duration::from_millis(steady),
-            members: members.into_iter().collect(),
-            after,
-            claims: claims.collect(),
-            claim_count,
-            last_claim,
-            key_use: KeyUsage { known, unused },
-        })
-    }
-
-    async fn do_claim(&self, claim: ClaimRequest) -> Result<ClaimReply, StoreError> {
-        let mut call = CLAIM.key(self.key("claims"));
-        for name in ["claims-by-number", "claims-until", "last-claim"] {
-            call.key(self.key(name));
-        }
-        call.key(self.key(&format!("settings:{}", claim.session)));
-        let is_any = i32::from(claim.expected.is_none());
-        call.arg(claim.session).arg(claim.expected.unwrap_or_default()).arg(is_any);
-        call.arg(claim.text).arg(millis(claim.life)).arg(MAX_CLAIMS);
-        let (replaced, number, text, settings): (i64, u64, String, Option<String>) =
-            self.run(&call).await?;
-        match replaced {
-            -1 => Err(StoreError::Full),
-            replaced => Ok(ClaimReply { is_replaced: replaced == 1, number, text, settings }),
-        }
     }
 
     async fn do_charge(
@@ -230,6 +173,14 @@ impl Store for RedisStore {
         self.do_claim(claim).boxed()
     }
 
+    fn end_sessions(
+        &self,
+        name: String,
+        block: EndedBlock,
+    ) -> BoxFuture<'_, Result<Option<StoredEntry>, StoreError>> {
+        self.do_end_sessions(name, block).boxed()
+    }
+
     fn put_settings(
         &self,
         session: String,
@@ -281,102 +232,12 @@ fn is_out_of_memory(error: &RedisError) -> bool {
     error.code() == Some("OOM") || error.detail().is_some_and(|it| it.contains("-OOM "))
 }
 
-/// Reply of [`HEARTBEAT`]: milliseconds for which the store has been steady; members with their
-/// records; sessions with the numbers of their claims; texts of these claims; number of all claims,
-/// and of the last one; names of keys with the milliseconds since their last use.
-type HeartbeatReply = (
-    u64,
-    HashMap<String, String>,
-    Vec<String>,
-    Vec<Option<String>>,
-    (usize, u64),
-    HashMap<String, u64>,
-);
-
-/// KEYS: members, members-until, claims, claims-by-number, claims-until, steady, keys, last-claim.
-/// ARGV: name and record of the member, its time to live, number of the last known claim, most
-/// claims, longest gap, name of the member's key.
-static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local ttl, gap = tonumber(ARGV[3]), tonumber(ARGV[6])
-if ARGV[1] ~= '' then
-    -- A script that has deleted something may write in a store that is full.
-    redis.call('HDEL', KEYS[1], ARGV[1])
-end
-for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 100)) do
-    redis.call('HDEL', KEYS[1], gone)
-    redis.call('ZREM', KEYS[2], gone)
-end
-for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', now, 'LIMIT', 0, 100)) do
-    redis.call('HDEL', KEYS[3], gone)
-    redis.call('ZREM', KEYS[4], gone)
-    redis.call('ZREM', KEYS[5], gone)
-end
-local steady = redis.call('HMGET', KEYS[6], 'since', 'last')
-local since, last = tonumber(steady[1]), tonumber(steady[2])
-if not since or not last or math.abs(now - last) > gap then
-    since = now
-end
-if ARGV[1] ~= '' then
-    redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-    redis.call('ZADD', KEYS[2], now + ttl, ARGV[1])
-    redis.call('HSET', KEYS[6], 'since', since, 'last', now)
-    redis.call('HSET', KEYS[7], ARGV[7], now)
-    if not redis.call('HGET', KEYS[7], 'since') then
-        redis.call('HSET', KEYS[7], 'since', now)
-    end
-end
-local numbers = redis.call(
-    'ZRANGEBYSCORE', KEYS[4], '(' .. ARGV[4], '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[5])
-local texts = {}
-for at = 1, #numbers, 2 do
-    texts[#texts + 1] = redis.call('HGET', KEYS[3], numbers[at])
-end
-local members = redis.call('HGETALL', KEYS[1])
-local keys = redis.call('HGETALL', KEYS[7])
-for at = 2, #keys, 2 do
-    keys[at] = math.max(0, now - keys[at])
-end
-local counts = { redis.call('HLEN', KEYS[3]), tonumber(redis.call('GET', KEYS[8])) or 0 }
-return { now - since, members, numbers, texts, counts, keys }
-",
-    )
-});
-
 /// KEYS: members, members-until. ARGV: name of the member.
 static LEAVE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 redis.call('HDEL', KEYS[1], ARGV[1])
 redis.call('ZREM', KEYS[2], ARGV[1])
-",
-    )
-});
-
-/// KEYS: claims, claims-by-number, claims-until, last-claim, settings of the session. ARGV: the
-/// session, the expected claim, whether any claim is replaced, the new claim, its time to live,
-/// most claims.
-static CLAIM: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
-local current = redis.call('HGET', KEYS[1], ARGV[1]) or ''
-local settings = redis.call('GET', KEYS[5])
-if ARGV[3] == '0' and current ~= ARGV[2] then
-    return { 0, tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1])) or 0, current, settings }
-end
-if current == '' and redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[6]) then
-    return { -1, 0, '', settings }
-end
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local number = redis.call('INCR', KEYS[4])
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[4])
-redis.call('ZADD', KEYS[2], number, ARGV[1])
-redis.call('ZADD', KEYS[3], now + ARGV[5], ARGV[1])
-return { 1, number, ARGV[4], settings }
 ",
     )
 });
@@ -460,8 +321,6 @@ end
 const SLOTS_LIFE: Duration = Duration::from_secs(24 * 3_600);
 /// Most buckets that one call reports.
 const MAX_SLOTS_AT_ONCE: usize = 1_000;
-/// Entry of `keys` with the time since which the store keeps these times.
-const KEYS_SINCE: &str = "since";
 /// Longest time to live: numbers in Lua are exact up to 2^53.
 const MAX_MILLIS: u64 = 1 << 52;
 

@@ -74,7 +74,7 @@ pub(crate) struct FleetReport {
     pub(crate) differences: Vec<String>,
     /// Keys of the configuration.
     pub(crate) keys: Vec<KeyStatus>,
-    /// Number of sessions that were taken over or ended.
+    /// Number of sessions that were taken over.
     pub(crate) claims: usize,
     pub(crate) store: StoreAbout,
 }
@@ -88,9 +88,9 @@ impl FleetReport {
     ) -> Result<Self, StoreError> {
         let store = RedisStore::new(settings.store.clone(), &settings.name, REPLY_TIMEOUT);
         let about = store.about().await?;
-        let roster = store.heartbeat(Heartbeat { member: None, after: u64::MAX }).await?;
+        let roster = store.heartbeat(Heartbeat::default()).await?;
         let (records, mut view) = (Records::new(keys), FleetView::new(keys.instance()));
-        let (claims, key_use) = (roster.claim_count, roster.key_use.clone());
+        let (claims, key_use) = (roster.claims.count, roster.key_use.clone());
         view.update(roster, &records, Instant::now());
         let mut differences = differences(&view);
         differences.extend(key_status::problems(keys, &view, &key_use, session_max_age));

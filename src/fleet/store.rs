@@ -1,13 +1,15 @@
 //! Store of a fleet: what replicas know of each other, and which one has a session.
 //!
-//! The store sees sealed texts and hashes only (see [`super::records`]). It decides one thing: of
-//! several replicas that claim a session, the first one gets it. Everything else is bookkeeping.
+//! The store sees sealed texts and hashes only (see [`super::records`]), and numbers of sessions
+//! that have ended. It decides one thing: of several replicas that claim a session, the first one
+//! gets it. Everything else is bookkeeping.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 
+use crate::ended_sessions::{EndedBlock, SessionNumber};
 use crate::rate_limit::RequestRate;
 
 /// Key-value store that all replicas reach. Calls are bounded in time by the implementation.
@@ -19,8 +21,17 @@ pub(super) trait Store: Send + Sync {
     /// Removes the record of a member.
     fn leave(&self, member: String) -> BoxFuture<'_, Result<(), StoreError>>;
 
-    /// Replaces the claim of a session if it is still `claim.expected`.
+    /// Replaces the claim of a session if it is still `claim.expected`, and the session has not
+    /// ended.
     fn claim(&self, claim: ClaimRequest) -> BoxFuture<'_, Result<ClaimReply, StoreError>>;
+
+    /// Adds the ends of a block of sessions to those that the store has, and returns the block that
+    /// there is now; `None` if it has expired by the clock of the store.
+    fn end_sessions(
+        &self,
+        name: String,
+        block: EndedBlock,
+    ) -> BoxFuture<'_, Result<Option<StoredEntry>, StoreError>>;
 
     /// Writes the settings of a session, which expire with its id.
     fn put_settings(
@@ -51,13 +62,31 @@ pub(super) trait Store: Send + Sync {
     fn about(&self) -> BoxFuture<'_, Result<StoreAbout, StoreError>>;
 }
 
-/// Record that a member writes each second, and the claims that it asks for.
+/// Record that a member writes each second, and what it asks for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Heartbeat {
     /// Name and sealed record of the member; `None` for a reader that is no member.
     pub(super) member: Option<(String, String)>,
-    /// Claims after this one are returned.
+    pub(super) claims: TableRequest,
+    pub(super) ended: TableRequest,
+}
+
+/// Request for a page of a table.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct TableRequest {
+    /// Entries after this number are returned.
     pub(super) after: u64,
+    /// Sum of the table, if the store did not know it.
+    pub(super) missing_sum: Option<TableSum>,
+}
+
+/// Sum of a table, as it is when this number was given last and there are so many entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TableSum {
+    pub(super) last: u64,
+    pub(super) count: usize,
+    /// Sum of the weights of all entries (see [`super::table_reading`]).
+    pub(super) sum: u64,
 }
 
 /// Contents of the store about the fleet.
@@ -69,16 +98,38 @@ pub(super) struct Roster {
     pub(super) steady: Duration,
     /// Names and sealed records of the members.
     pub(super) members: Vec<(String, String)>,
-    /// Number after which claims were read: that of the heartbeat, or 0 on a new connection,
-    /// because another server of the store may lack some.
-    pub(super) after: u64,
-    /// Claims in the order of their numbers, at most [`MAX_CLAIMS_AT_ONCE`].
-    pub(super) claims: Vec<StoredClaim>,
-    /// Number of claims that there are, and the number that was given last.
-    pub(super) claim_count: usize,
-    pub(super) last_claim: u64,
+    /// Claims of sessions, by the sessions.
+    pub(super) claims: TablePage,
+    /// Blocks of ended sessions, by their names.
+    pub(super) ended: TablePage,
     /// When members sealed with which keys.
     pub(super) key_use: KeyUsage,
+}
+
+/// Part of a table, with what tells whether a replica knows the rest.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct TablePage {
+    /// Number after which entries were read: that of the request, or 0 on a new connection, because
+    /// another server of the store may lack some.
+    pub(super) after: u64,
+    /// Entries in the order of their numbers, at most [`MAX_PAGE`].
+    pub(super) entries: Vec<StoredEntry>,
+    /// Number of entries that there are, and the number that was given last.
+    pub(super) count: usize,
+    pub(super) last: u64,
+    /// Sum of the weights of all entries; `None` if it is not known.
+    pub(super) sum: Option<u64>,
+}
+
+/// Entry of a table, as the store has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct StoredEntry {
+    /// Number of the last change of the entry; later ones have higher numbers.
+    pub(super) number: u64,
+    /// Session of a claim, or name of a block.
+    pub(super) name: String,
+    /// Sealed text of the claim, or text of the block.
+    pub(super) text: String,
 }
 
 /// Time since the last heartbeat of a replica that seals with a key, by the clock of the store.
@@ -90,20 +141,12 @@ pub(super) struct KeyUsage {
     pub(super) unused: BTreeMap<String, Duration>,
 }
 
-/// Claim of a session, as the store has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct StoredClaim {
-    /// Number of the claim; later ones have higher numbers.
-    pub(super) number: u64,
-    pub(super) session: String,
-    /// Sealed text of the claim.
-    pub(super) text: String,
-}
-
 /// Request to replace the claim of a session.
 #[derive(Debug, Clone)]
 pub(super) struct ClaimRequest {
     pub(super) session: String,
+    /// Number of the session, unless its id has none.
+    pub(super) number: Option<SessionNumber>,
     /// Claim that is to be replaced, empty if there is none; `None` replaces any.
     pub(super) expected: Option<String>,
     pub(super) text: String,
@@ -112,7 +155,7 @@ pub(super) struct ClaimRequest {
 }
 
 /// Claim of a session after a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ClaimReply {
     /// False if the claim was not the expected one.
     pub(super) is_replaced: bool,
@@ -121,6 +164,8 @@ pub(super) struct ClaimReply {
     pub(super) text: String,
     /// Sealed settings of the session, if there are any.
     pub(super) settings: Option<String>,
+    /// Block with the end of the session, if that has ended: then there is no reply else.
+    pub(super) ended: Option<StoredEntry>,
 }
 
 /// One limit of a request.
@@ -202,7 +247,10 @@ pub(super) const MEMBER_TTL: Duration = Duration::from_secs(5);
 /// have written its record a second before the last one, and needs time to write the next before
 /// it expires.
 pub(super) const MAX_GAP: Duration = Duration::from_millis(2_500);
-/// Most claims in one [`Roster`].
-pub(super) const MAX_CLAIMS_AT_ONCE: usize = 1_000;
+/// Most entries in one [`TablePage`].
+pub(super) const MAX_PAGE: usize = 1_000;
 /// Most claims in the store. Each takes about 400 bytes.
 pub(super) const MAX_CLAIMS: usize = 100_000;
+/// Most blocks of ended sessions in the store. Each takes about 400 bytes. A client that opens as
+/// many sessions as it may makes three of them an hour at each replica.
+pub(super) const MAX_ENDED_BLOCKS: usize = 500_000;

@@ -20,7 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::PlacedSession;
 use super::records::{Claim, MemberRecord, Records};
-use super::store::{MAX_CLAIMS, MAX_CLAIMS_AT_ONCE, MEMBER_TTL, Roster, StoredClaim};
+use super::store::{Heartbeat, MAX_CLAIMS, MEMBER_TTL, Roster, StoredEntry, TablePage};
+use super::table_reading::{PageEnd, TableReading};
+use crate::ended_sessions::{BlockName, EndedBlock, EndedSessions, SessionNumber};
 use crate::sealing::{Instance, KeyId};
 
 /// Replica, as the others know it.
@@ -43,30 +45,21 @@ pub(super) struct FleetView {
     /// the keys with which they are sealed.
     unreadable: BTreeMap<String, usize>,
     claims: HashMap<String, KnownClaim>,
-    /// Number of the last claim that was read with a heartbeat; 0 if all are to be read anew.
-    last_number: u64,
-    /// Highest number of a claim that the store is known to have given.
-    last_given: u64,
+    claims_read: TableReading,
+    ended: EndedSessions,
+    ended_read: TableReading,
+    /// Blocks of ended sessions that the store has lost.
+    lost_ends: Vec<BlockName>,
     /// Number of heartbeats that were sent.
     beat: u64,
     /// Heartbeat with which the last reading of all claims began.
     first_beat: u64,
-    /// Claims of this reading that do not open with the keys of this replica, or are too many.
-    skipped: usize,
     /// True if a session may have got another owner.
     has_moved: bool,
     /// Sessions that this replica serves without a claim, because the store could not decide.
-    unclaimed: HashMap<String, UnclaimedSession>,
+    unclaimed: HashMap<String, PlacedSession>,
     steady: Duration,
     replied_at: Option<Instant>,
-}
-
-/// Session that is served without a claim.
-#[derive(Debug, Clone)]
-struct UnclaimedSession {
-    sealed_by: Instance,
-    /// Time at which its id expires.
-    until: SystemTime,
 }
 
 struct KnownClaim {
@@ -77,8 +70,8 @@ struct KnownClaim {
     /// Heartbeat that was sent last when the claim was read last, or made. One that was made while
     /// the heartbeat was under way may be missing in its reply.
     beat: u64,
-    /// Facts of the session, if this replica has ever made a claim of it.
-    own: Option<UnclaimedSession>,
+    /// The session, if this replica has ever made a claim of it.
+    own: Option<PlacedSession>,
 }
 
 /// Owner of a session, as far as a replica knows it.
@@ -104,11 +97,12 @@ impl FleetView {
             unreachable: HashMap::new(),
             unreadable: BTreeMap::new(),
             claims: HashMap::new(),
-            last_number: 0,
-            last_given: 0,
+            claims_read: TableReading::default(),
+            ended: EndedSessions::default(),
+            ended_read: TableReading::default(),
+            lost_ends: Vec::new(),
             beat: 0,
             first_beat: 0,
-            skipped: 0,
             has_moved: false,
             unclaimed: HashMap::new(),
             steady: Duration::ZERO,
@@ -116,11 +110,12 @@ impl FleetView {
         }
     }
 
-    /// Returns the number of the last claim that was read with a heartbeat, for one that is sent
-    /// now. Claims of this replica do not count: there may be others before them.
-    pub(super) fn begin_beat(&mut self) -> u64 {
+    /// Returns a heartbeat that is sent now, and asks for what has changed since the last one.
+    /// Claims of this replica do not count as read: there may be others before them.
+    pub(super) fn begin_beat(&mut self, member: Option<(String, String)>) -> Heartbeat {
         self.beat += 1;
-        self.last_number
+        let (claims, ended) = (self.claims_read.request(), self.ended_read.request());
+        Heartbeat { member, claims, ended }
     }
 
     /// Takes over what the store has returned for the heartbeat that was sent last.
@@ -155,33 +150,71 @@ impl FleetView {
         self.members = members;
         self.unreachable
             .retain(|instance, until| *until > now && self.members.contains_key(instance));
-        self.update_claims(roster, records, now);
+        self.update_claims(roster.claims, records, now);
+        self.update_ended(roster.ended);
         if was_away {
-            self.last_number = 0;
+            self.claims_read.begin_anew();
+            self.ended_read.begin_anew();
         }
     }
 
-    fn update_claims(&mut self, roster: Roster, records: &Records, now: Instant) {
-        if roster.after == 0 {
+    fn update_claims(&mut self, page: TablePage, records: &Records, now: Instant) {
+        if page.after == 0 {
             self.first_beat = self.beat;
-            self.skipped = 0;
         }
-        let is_last = roster.claims.len() < MAX_CLAIMS_AT_ONCE;
-        self.last_number = roster.after;
-        for claim in roster.claims {
-            self.last_number = self.last_number.max(claim.number);
+        let end = self.claims_read.take(&page);
+        for claim in page.entries {
             self.learn(claim, records, now);
         }
-        if is_last {
+        if end == PageEnd::All(true) {
             self.forget_lost();
-            let has_gone_back = roster.last_claim < self.last_given;
-            let differs = self.claims.len() + self.skipped != roster.claim_count;
-            if has_gone_back || differs || self.beat - self.first_beat >= MAX_BEATS {
-                // Some may have expired, or be lost.
-                self.last_number = 0;
-            }
-            self.last_given = roster.last_claim;
         }
+    }
+
+    fn update_ended(&mut self, page: TablePage) {
+        let end = self.ended_read.take(&page);
+        for StoredEntry { name, text, .. } in page.entries {
+            if let Some((name, block)) = BlockName::parse(&name).zip(EndedBlock::parse(&text)) {
+                self.has_moved |= self.ended.merge(name, &block);
+            }
+        }
+        if end == PageEnd::All(true) {
+            let read = &self.ended_read;
+            let now = SystemTime::now();
+            let is_kept = |name: BlockName, block: &EndedBlock| {
+                !block.has_expired(now) || read.has_any(&name.to_string())
+            };
+            self.ended.retain(is_kept);
+            let is_lost = |(name, block): &(BlockName, &EndedBlock)| {
+                !read.has(&name.to_string(), &block.to_string())
+            };
+            self.lost_ends = self.ended.blocks().filter(is_lost).map(|(name, _)| name).collect();
+        }
+    }
+
+    /// Takes over a block of ended sessions that this replica has written, as the store has it now;
+    /// `None` if it has expired there.
+    pub(super) fn learn_ended(&mut self, name: BlockName, stored: Option<StoredEntry>) {
+        self.lost_ends.retain(|lost| *lost != name);
+        let block = stored.as_ref().and_then(|stored| EndedBlock::parse(&stored.text));
+        match block.zip(stored) {
+            Some((block, stored)) => {
+                self.ended_read.expect(stored.number, &stored.name, &stored.text);
+                self.has_moved |= self.ended.merge(name, &block);
+            }
+            None => self.ended.remove(name),
+        }
+    }
+
+    /// Returns whether the client of a session has ended it.
+    pub(super) fn is_ended(&self, number: Option<SessionNumber>) -> bool {
+        number.is_some_and(|number| self.ended.contains(number))
+    }
+
+    /// Returns blocks of ended sessions that the store has lost, at most [`MAX_CLAIMED_PER_BEAT`].
+    pub(super) fn lost_ends(&self) -> Vec<(BlockName, EndedBlock)> {
+        let lost = self.lost_ends.iter().take(MAX_CLAIMED_PER_BEAT);
+        lost.filter_map(|name| Some((*name, self.ended.get(*name)?.clone()))).collect()
     }
 
     /// Forgets the claims that were not read again. Those of this replica it makes anew.
@@ -189,12 +222,12 @@ impl FleetView {
         let first = self.first_beat;
         let lost: Vec<_> = self.claims.extract_if(|_, claim| claim.beat < first).collect();
         self.has_moved |= !lost.is_empty();
-        for (session, claim) in lost {
-            if let Some(UnclaimedSession { sealed_by, until }) = claim.own
+        for (_, claim) in lost {
+            if let Some(own) = claim.own
                 && claim.claim == Claim::Owner(self.itself)
-                && until > SystemTime::now()
+                && own.until > SystemTime::now()
             {
-                self.take_unclaimed(&session, sealed_by, until);
+                self.take_unclaimed(&own);
             }
         }
     }
@@ -210,9 +243,8 @@ impl FleetView {
     }
 
     /// Takes over one claim.
-    pub(super) fn learn(&mut self, claim: StoredClaim, records: &Records, now: Instant) {
-        let StoredClaim { number, session, text } = claim;
-        self.last_given = self.last_given.max(number);
+    pub(super) fn learn(&mut self, claim: StoredEntry, records: &Records, now: Instant) {
+        let StoredEntry { number, name: session, text } = claim;
         let known = self.claims.get_mut(&session);
         if let Some(known) = known.filter(|known| known.text == text) {
             (known.number, known.beat) = (number, self.beat);
@@ -224,10 +256,7 @@ impl FleetView {
         }
         let has_space = known.is_some() || self.claims.len() < MAX_CLAIMS;
         let claim = records.open_claim(&session, &text).filter(|_| has_space);
-        let Some(claim) = claim else {
-            self.skipped += 1;
-            return;
-        };
+        let Some(claim) = claim else { return };
         let is_own = claim == Claim::Owner(self.itself);
         let own = self.unclaimed.remove(&session).filter(|_| is_own);
         let own = own.or_else(|| known.and_then(|known| known.own.clone()));
@@ -236,37 +265,47 @@ impl FleetView {
         self.has_moved |= !is_own;
     }
 
+    /// Takes over the claim with which the store has replied to one of this replica.
+    pub(super) fn learn_reply(&mut self, claim: StoredEntry, records: &Records, now: Instant) {
+        self.claims_read.expect(claim.number, &claim.name, &claim.text);
+        self.learn(claim, records, now);
+    }
+
     /// Records the facts of a session, if this replica has claimed it.
-    pub(super) fn set_own(&mut self, session: &str, sealed_by: Instance, until: SystemTime) {
+    pub(super) fn set_own(&mut self, session: &PlacedSession) {
         let claim = Claim::Owner(self.itself);
-        if let Some(known) = self.claims.get_mut(session).filter(|known| known.claim == claim) {
-            known.own = Some(UnclaimedSession { sealed_by, until });
+        if let Some(known) = self.claims.get_mut(&session.key).filter(|it| it.claim == claim) {
+            known.own = Some(session.clone());
         }
     }
 
-    /// Returns the owner of a session whose id this process has sealed.
-    pub(super) fn owner(&self, session: &str, sealed_by: Instance, now: Instant) -> Owner {
-        match self.unclaimed.contains_key(session) {
+    /// Returns the owner of a session.
+    pub(super) fn owner(&self, session: &PlacedSession, now: Instant) -> Owner {
+        match self.unclaimed.contains_key(&session.key) && !self.is_ended(session.number) {
             true => Owner::Itself,
-            false => self.claimed_owner(session, sealed_by, now),
+            false => self.claimed_owner(session, now),
         }
     }
 
-    fn claimed_owner(&self, session: &str, sealed_by: Instance, now: Instant) -> Owner {
-        match self.claims.get(session).map(|known| known.claim) {
+    fn claimed_owner(&self, session: &PlacedSession, now: Instant) -> Owner {
+        if self.is_ended(session.number) {
+            return Owner::Ended;
+        }
+        match self.claims.get(&session.key).map(|known| known.claim) {
             Some(Claim::Ended) => Owner::Ended,
             Some(Claim::Owner(instance)) => self.owned_by(instance, now),
-            None => self.owned_by(sealed_by, now),
+            None => self.owned_by(session.sealed_by, now),
         }
     }
 
     /// Returns whether a session that this replica serves is that of another one, or has ended. A
     /// claim counts even if its replica cannot be reached: others may reach it.
-    pub(super) fn has_lost(&self, session: &str, sealed_by: Instance, now: Instant) -> bool {
-        let is_unclaimed = self.unclaimed.contains_key(session);
-        match self.claims.get(session).filter(|_| !is_unclaimed).map(|known| known.claim) {
+    pub(super) fn has_lost(&self, session: &PlacedSession, now: Instant) -> bool {
+        let is_unclaimed = self.unclaimed.contains_key(&session.key);
+        match self.claims.get(&session.key).filter(|_| !is_unclaimed).map(|known| known.claim) {
+            _ if self.is_ended(session.number) => true,
             Some(claim) => claim != Claim::Owner(self.itself),
-            None => matches!(self.owner(session, sealed_by, now), Owner::Member(_)),
+            None => matches!(self.owner(session, now), Owner::Member(_)),
         }
     }
 
@@ -306,15 +345,10 @@ impl FleetView {
     }
 
     /// Serves a session without a claim; false if there are too many of these.
-    pub(super) fn take_unclaimed(
-        &mut self,
-        session: &str,
-        sealed_by: Instance,
-        until: SystemTime,
-    ) -> bool {
+    pub(super) fn take_unclaimed(&mut self, session: &PlacedSession) -> bool {
         let has_space = self.unclaimed.len() < MAX_UNCLAIMED;
         if has_space {
-            self.unclaimed.insert(session.to_owned(), UnclaimedSession { sealed_by, until });
+            self.unclaimed.insert(session.key.clone(), session.clone());
         }
         has_space
     }
@@ -324,18 +358,13 @@ impl FleetView {
     pub(super) fn unclaimed(&mut self, now: Instant) -> Vec<PlacedSession> {
         let all = std::mem::take(&mut self.unclaimed);
         let (kept, given_up): (HashMap<_, _>, HashMap<_, _>) =
-            all.into_iter().partition(|(session, facts)| {
-                let owner = self.claimed_owner(session, facts.sealed_by, now);
+            all.into_iter().partition(|(_, session)| {
+                let owner = self.claimed_owner(session, now);
                 !matches!(owner, Owner::Member(_) | Owner::Ended)
             });
         self.has_moved |= !given_up.is_empty();
         self.unclaimed = kept;
-        let placed = self.unclaimed.iter().map(|(session, facts)| PlacedSession {
-            key: session.clone(),
-            sealed_by: facts.sealed_by,
-            until: facts.until,
-        });
-        placed.take(MAX_CLAIMED_PER_BEAT).collect()
+        self.unclaimed.values().take(MAX_CLAIMED_PER_BEAT).cloned().collect()
     }
 
     /// Ends the service without a claim: the claim decides from now on.
@@ -352,6 +381,11 @@ impl FleetView {
     /// Returns the members, this one included.
     pub(super) fn members(&self) -> impl ExactSizeIterator<Item = &Arc<Replica>> {
         self.members.values()
+    }
+
+    /// Returns whether all members read ids of sessions with numbers.
+    pub(super) fn all_read_numbers(&self) -> bool {
+        self.replied_at.is_some() && self.members.values().all(|it| it.record.reads_numbers)
     }
 
     /// Returns a hash of the lists of the other members.
@@ -385,8 +419,6 @@ impl FleetView {
 /// Time for which the store must have been steady before a missing record says that its member has
 /// ended: every living member has written its record several times by then.
 pub(super) const STEADY: Duration = Duration::from_secs(10);
-/// Most heartbeats between two readings of all claims.
-const MAX_BEATS: u64 = 10;
 /// Most sessions that are served without a claim.
 const MAX_UNCLAIMED: usize = 10_000;
 /// Most sessions that are claimed between two records of this replica. A slow store takes a second
@@ -395,6 +427,7 @@ pub(super) const MAX_CLAIMED_PER_BEAT: usize = 20;
 
 #[cfg(test)]
 mod tests {
+    use super::super::table_reading::{MODULUS, weight};
     use super::*;
     use crate::sealing::SealingKeys;
 
@@ -426,6 +459,7 @@ mod tests {
                 running: Default::default(),
                 lists: None,
                 has_settled: false,
+                reads_numbers: true,
                 started: 0,
             };
             let name = self.instance(at).to_string();
@@ -438,20 +472,58 @@ mod tests {
             Roster { steady: Duration::from_secs(steady), members, ..Roster::default() }
         }
 
-        fn claim(&self, number: u64, by: usize, is_ended: bool) -> StoredClaim {
+        fn claim(&self, number: u64, by: usize, is_ended: bool) -> StoredEntry {
             let text = self.records[by].seal_claim("s", is_ended);
-            StoredClaim { number, session: "s".into(), text }
+            StoredEntry { number, name: "s".into(), text }
+        }
+
+        /// A session that member 1 has opened.
+        fn session(&self, key: &str) -> PlacedSession {
+            self.numbered(key, None)
+        }
+
+        fn numbered(&self, key: &str, place: Option<u64>) -> PlacedSession {
+            let opened_by = self.instance(1);
+            let number = place.map(|place| SessionNumber { opened_by, place });
+            let until = SystemTime::now() + Duration::from_secs(9);
+            PlacedSession { key: key.into(), number, sealed_by: opened_by, until }
         }
     }
 
+    /// Page of a table with these entries, from those after a number on.
+    fn page(after: u64, all: &[StoredEntry]) -> TablePage {
+        let weights = all.iter().map(|it| weight(&it.name, &it.text));
+        TablePage {
+            after,
+            entries: all.iter().filter(|it| it.number > after).cloned().collect(),
+            count: all.len(),
+            last: all.iter().map(|it| it.number).max().unwrap_or_default(),
+            sum: Some(weights.fold(0, |sum, weight| (sum + weight) % MODULUS)),
+        }
+    }
+
+    fn stored(number: u64, session: &PlacedSession) -> StoredEntry {
+        let (name, block) = session.number.expect("a number").ended(session.until);
+        StoredEntry { number, name: name.to_string(), text: block.to_string() }
+    }
+
+    fn block_of(entry: &StoredEntry) -> BlockName {
+        BlockName::parse(&entry.name).expect("a name")
+    }
+
     fn heartbeat(view: &mut FleetView, roster: Roster, records: &Records, now: Instant) {
-        view.begin_beat();
+        view.begin_beat(None);
         view.update(roster, records, now);
+    }
+
+    /// Number after which claims are read with the next heartbeat.
+    fn after(view: &mut FleetView) -> u64 {
+        view.begin_beat(None).claims.after
     }
 
     /// Name of the owner of a session that member 1 has sealed.
     fn owner(view: &FleetView, world: &World) -> String {
-        match view.owner("s", world.instance(1), Instant::now()) {
+        match view.owner(&world.session("s"), Instant::now()) {
             Owner::Member(member) => member.record.name.clone(),
             other => format!("{other:?}"),
         }
@@ -469,6 +541,22 @@ mod tests {
             heartbeat(&mut view, world.roster(steady, &[0]), records, now);
             assert_eq!(owner(&view, &world), expected, "steady for {steady} s");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ids_have_numbers_once_all_replicas_read_them() {
+        let (world, now) = (World::new(), Instant::now());
+        let (mut view, records) = (FleetView::new(world.instance(0)), &world.records[0]);
+        assert!(!view.all_read_numbers(), "it knows nobody yet");
+        let mut roster = world.roster(100, &[0, 1]);
+        let (name, text) = world.member(2, false);
+        let (_, record) = records.open_member(&name, &text).expect("a member");
+        let earlier = MemberRecord { reads_numbers: false, ..record };
+        roster.members.push((name.clone(), world.records[2].seal_member(&name, &earlier)));
+        heartbeat(&mut view, roster, records, now);
+        assert!(!view.all_read_numbers());
+        heartbeat(&mut view, world.roster(100, &[0, 1]), records, now);
+        assert!(view.all_read_numbers());
     }
 
     #[tokio::test(start_paused = true)]
@@ -499,7 +587,7 @@ mod tests {
         assert_eq!(owner(&view, &world), "m2");
         view.learn(world.claim(4, 1, false), records, now);
         assert_eq!(owner(&view, &world), "m2", "the other is an old one");
-        let forged = StoredClaim { number: 9, session: "s".into(), text: "x".into() };
+        let forged = StoredEntry { number: 9, name: "s".into(), text: "x".into() };
         view.learn(forged, records, now);
         assert_eq!(owner(&view, &world), "m2");
         view.learn(world.claim(10, 0, false), records, now);
@@ -514,49 +602,57 @@ mod tests {
         let (world, now) = (World::new(), Instant::now());
         let records = &world.records[0];
         let mut view = FleetView::new(world.instance(0));
-        let roster = |steady, number, by| Roster {
-            claims: vec![world.claim(number, by, false)],
-            claim_count: 1,
-            last_claim: number,
-            ..world.roster(steady, &[0, 1, 2])
-        };
-        heartbeat(&mut view, roster(100, 50, 1), records, now);
-        assert_eq!((owner(&view, &world), view.last_number), ("m1".to_owned(), 50));
-        heartbeat(&mut view, world.roster(0, &[0, 1, 2]), records, now);
-        assert_eq!(view.last_number, 0, "from the first one on");
-        heartbeat(&mut view, roster(1, 1, 2), records, now);
-        assert_eq!((owner(&view, &world), view.last_number), ("m2".to_owned(), 1));
+        let roster = |steady, claims| Roster { claims, ..world.roster(steady, &[0, 1, 2]) };
+        heartbeat(&mut view, roster(100, page(0, &[world.claim(50, 1, false)])), records, now);
+        assert_eq!((owner(&view, &world), after(&mut view)), ("m1".to_owned(), 50));
+        heartbeat(&mut view, roster(0, page(50, &[])), records, now);
+        assert_eq!(after(&mut view), 0, "from the first one on");
+        heartbeat(&mut view, roster(1, page(0, &[world.claim(1, 2, false)])), records, now);
+        assert_eq!((owner(&view, &world), after(&mut view)), ("m2".to_owned(), 1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_claims_are_read_anew_now_and_then_and_one_of_its_own_that_came_back_is_kept() {
+    async fn a_store_that_went_back_is_noticed_and_a_claim_of_its_own_that_came_back_is_kept() {
         let (world, now) = (World::new(), Instant::now());
         let records = &world.records[0];
         let mut view = FleetView::new(world.instance(0));
-        let roster = |after, claim: &StoredClaim| Roster {
-            after,
-            claims: if after == 0 { vec![claim.clone()] } else { Vec::new() },
-            claim_count: 1,
-            last_claim: 9,
-            ..world.roster(100, &[0, 1, 2])
-        };
+        let roster = |claims| Roster { claims, ..world.roster(100, &[0, 1, 2]) };
         let (own, other) = (world.claim(7, 0, false), world.claim(9, 1, false));
         view.learn(own.clone(), records, now);
-        view.set_own("s", world.instance(2), SystemTime::now() + STEADY);
-        heartbeat(&mut view, roster(0, &other), records, now);
-        assert_eq!((owner(&view, &world), view.last_number), ("m1".to_owned(), 9));
+        view.set_own(&world.session("s"));
+        heartbeat(&mut view, roster(page(0, std::slice::from_ref(&other))), records, now);
+        assert_eq!((owner(&view, &world), after(&mut view)), ("m1".to_owned(), 9));
+        heartbeat(&mut view, roster(page(9, std::slice::from_ref(&other))), records, now);
+        assert_eq!(after(&mut view), 9, "nothing is read twice");
         // The store goes back to the claim of this replica, and numbers and counts are the same.
-        let mut beats = 0;
-        while view.last_number != 0 {
-            heartbeat(&mut view, roster(9, &own), records, now);
-            beats += 1;
-        }
-        assert_eq!(beats, MAX_BEATS);
-        heartbeat(&mut view, roster(0, &own), records, now);
+        let back = |after| TablePage { last: 9, ..page(after, std::slice::from_ref(&own)) };
+        heartbeat(&mut view, roster(back(9)), records, now);
+        assert_eq!(after(&mut view), 0);
+        heartbeat(&mut view, roster(back(0)), records, now);
         assert_eq!(owner(&view, &world), "Itself");
         // It loses that one, too: it is made anew.
-        heartbeat(&mut view, world.roster(100, &[0, 1, 2]), records, now);
+        heartbeat(&mut view, roster(TablePage { last: 9, ..page(7, &[]) }), records, now);
+        heartbeat(&mut view, roster(TablePage { last: 9, ..page(0, &[]) }), records, now);
         assert_eq!(view.unclaimed_count(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_table_whose_sum_is_unknown_is_read_anew_now_and_then_until_a_replica_gives_it() {
+        let (world, now) = (World::new(), Instant::now());
+        let records = &world.records[0];
+        let mut view = FleetView::new(world.instance(0));
+        let all = [world.claim(9, 1, false)];
+        let mut read = |after| {
+            let claims = TablePage { sum: None, ..page(after, &all) };
+            heartbeat(&mut view, Roster { claims, ..world.roster(100, &[0, 1]) }, records, now);
+            let next = view.begin_beat(None).claims;
+            (next.after, next.missing_sum.map(|it| (it.last, it.count, Some(it.sum))))
+        };
+        let missing = Some((9, 1, page(0, &all).sum));
+        assert_eq!(read(0), (9, missing));
+        let beats = (0..20).take_while(|_| read(9) == (9, missing)).count();
+        assert_eq!(beats, 9);
+        assert_eq!(read(0), (9, missing));
     }
 
     #[tokio::test(start_paused = true)]
@@ -565,31 +661,96 @@ mod tests {
         let records = &world.records[0];
         let mut view = FleetView::new(world.instance(0));
         heartbeat(&mut view, world.roster(100, &[0, 1, 2]), records, now);
-        let own =
-            StoredClaim { number: 7, session: "t".into(), text: records.seal_claim("t", false) };
-        view.learn(own.clone(), records, now);
-        assert_eq!(view.last_number, 0, "number 6 is not known yet");
-        let claims = vec![world.claim(6, 2, false), own];
-        let roster =
-            Roster { claims, claim_count: 2, last_claim: 7, ..world.roster(101, &[0, 1, 2]) };
-        heartbeat(&mut view, roster, records, now);
-        assert_eq!((owner(&view, &world), view.last_number), ("m2".to_owned(), 7));
-        // A store that has failed over to a server that lacks one says so by their number.
+        let own = StoredEntry { number: 7, name: "t".into(), text: records.seal_claim("t", false) };
+        view.learn_reply(own.clone(), records, now);
+        assert_eq!(after(&mut view), 0, "number 6 is not known yet");
+        let all = [world.claim(6, 2, false), own];
+        let roster = |claims| Roster { claims, ..world.roster(101, &[0, 1, 2]) };
+        heartbeat(&mut view, roster(page(0, &all)), records, now);
+        assert_eq!((owner(&view, &world), after(&mut view)), ("m2".to_owned(), 7));
         assert!(view.take_moved());
-        for (claim_count, last_claim) in [(1, 7), (2, 6)] {
-            view.last_number = 7;
-            let less =
-                Roster { after: 7, claim_count, last_claim, ..world.roster(102, &[0, 1, 2]) };
-            heartbeat(&mut view, less, records, now);
-            assert_eq!(view.last_number, 0, "all are read anew");
+        // A store that has failed over to a server that lacks one says so by count, number or sum.
+        let same = page(7, &all);
+        let lacking = [
+            TablePage { count: 1, ..same.clone() },
+            TablePage { last: 6, ..same.clone() },
+            TablePage { sum: Some(1), ..same },
+        ];
+        for less in lacking {
+            heartbeat(&mut view, roster(less), records, now);
+            assert_eq!(after(&mut view), 0, "all are read anew");
+            heartbeat(&mut view, roster(page(0, &all)), records, now);
+            assert_eq!(after(&mut view), 7);
         }
-        heartbeat(
-            &mut view,
-            Roster { claim_count: 0, ..world.roster(103, &[0, 1, 2]) },
-            records,
-            now,
-        );
+        heartbeat(&mut view, roster(page(0, &[])), records, now);
         assert_eq!((owner(&view, &world), view.take_moved()), ("m1".to_owned(), true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_of_its_own_that_the_store_lost_before_it_was_read_is_noticed() {
+        let (world, now) = (World::new(), Instant::now());
+        let records = &world.records[0];
+        let mut view = FleetView::new(world.instance(0));
+        let roster = |claims| Roster { claims, ..world.roster(101, &[0, 1, 2]) };
+        heartbeat(&mut view, roster(page(0, &[])), records, now);
+        let own = StoredEntry { number: 1, name: "t".into(), text: records.seal_claim("t", false) };
+        view.learn_reply(own, records, now);
+        // The store has gone back, and has given the number to another claim.
+        heartbeat(&mut view, roster(page(0, &[world.claim(1, 2, false)])), records, now);
+        assert_eq!(after(&mut view), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_end_is_known_at_once_and_is_written_again_if_the_store_loses_it() {
+        let (world, now) = (World::new(), Instant::now());
+        let records = &world.records[0];
+        let mut view = FleetView::new(world.instance(0));
+        let roster = |ended| Roster { ended, ..world.roster(101, &[0, 1, 2]) };
+        let (session, other) = (world.numbered("s", Some(3)), world.numbered("t", Some(4)));
+        heartbeat(&mut view, roster(page(0, &[])), records, now);
+        assert!(!view.has_lost(&PlacedSession { sealed_by: view.itself, ..session.clone() }, now));
+        let end = stored(1, &session);
+        view.learn_ended(block_of(&end), Some(end.clone()));
+        assert!(view.take_moved() && view.has_lost(&session, now));
+        assert!(matches!(view.owner(&session, now), Owner::Ended));
+        assert!(matches!(view.owner(&other, now), Owner::Member(_)), "another session");
+        heartbeat(&mut view, roster(page(0, std::slice::from_ref(&end))), records, now);
+        assert!(view.lost_ends().is_empty());
+        // The store is empty: one heartbeat finds that out, and the next one reads what it has.
+        heartbeat(&mut view, roster(page(1, &[])), records, now);
+        heartbeat(&mut view, roster(page(0, &[])), records, now);
+        assert!(matches!(view.owner(&session, now), Owner::Ended));
+        let lost: Vec<_> = view.lost_ends().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(lost, [block_of(&end)]);
+        view.learn_ended(block_of(&end), Some(end.clone()));
+        assert!(view.lost_ends().is_empty());
+        // By the clock of the store, the ids have expired.
+        view.learn_ended(block_of(&end), None);
+        assert!(matches!(view.owner(&session, now), Owner::Member(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ends_of_other_replicas_in_one_block_are_merged_and_an_expired_block_is_dropped() {
+        let (world, now) = (World::new(), Instant::now());
+        let records = &world.records[0];
+        let mut view = FleetView::new(world.instance(0));
+        let roster = |ended| Roster { ended, ..world.roster(101, &[0, 1, 2]) };
+        let [one, other] = [3, 4].map(|place| world.numbered("s", Some(place)));
+        let end = stored(1, &one);
+        view.learn_ended(block_of(&end), Some(end));
+        let elsewhere = stored(2, &other);
+        heartbeat(&mut view, roster(page(0, std::slice::from_ref(&elsewhere))), records, now);
+        assert!([&one, &other].iter().all(|it| matches!(view.owner(it, now), Owner::Ended)));
+        assert_eq!(view.lost_ends().len(), 1, "the store does not have both");
+        let gone = PlacedSession { until: SystemTime::UNIX_EPOCH, ..one };
+        let mut view = FleetView::new(world.instance(0));
+        let end = stored(1, &gone);
+        view.learn_ended(block_of(&end), Some(end.clone()));
+        heartbeat(&mut view, roster(page(0, &[end])), records, now);
+        assert!(view.is_ended(gone.number), "as long as the store has it");
+        heartbeat(&mut view, roster(page(1, &[])), records, now);
+        heartbeat(&mut view, roster(page(0, &[])), records, now);
+        assert!(!view.is_ended(gone.number) && view.lost_ends().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -598,37 +759,34 @@ mod tests {
         let records = &world.records[0];
         let mut view = FleetView::new(world.instance(0));
         let earlier = Roster {
-            claims: vec![world.claim(1, 2, false)],
-            claim_count: 1,
-            last_claim: 1,
+            claims: page(0, &[world.claim(1, 2, false)]),
             ..world.roster(100, &[0, 1, 2])
         };
         heartbeat(&mut view, earlier.clone(), records, now);
-        view.begin_beat();
-        view.learn(world.claim(2, 0, false), records, now);
-        let made = records.seal_claim("t", false);
-        view.learn(StoredClaim { number: 3, session: "t".into(), text: made }, records, now);
-        view.set_own("t", world.instance(1), SystemTime::now() + STEADY);
+        view.begin_beat(None);
+        view.learn_reply(world.claim(2, 0, false), records, now);
+        let text = records.seal_claim("t", false);
+        view.learn_reply(StoredEntry { number: 3, name: "t".into(), text }, records, now);
+        view.set_own(&world.session("t"));
         // The store has answered before it has got the claims.
         view.update(earlier, records, now);
         assert_eq!(owner(&view, &world), "Itself");
         assert!(view.claim_of("t").is_some() && view.unclaimed_count() == 0);
-        assert_eq!(view.last_number, 0, "all are read again");
+        assert_eq!(after(&mut view), 0, "all are read again");
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_served_without_a_claim_is_served_until_there_is_one() {
         let (world, now) = (World::new(), Instant::now());
         let mut view = FleetView::new(world.instance(0));
-        let until = SystemTime::now() + Duration::from_secs(9);
-        assert!(view.take_unclaimed("s", world.instance(1), until));
+        assert!(view.take_unclaimed(&world.session("s")));
         assert_eq!((owner(&view, &world), view.unclaimed(now).len()), ("Itself".to_owned(), 1));
         heartbeat(&mut view, world.roster(100, &[0, 1, 2]), &world.records[0], now);
         view.learn(world.claim(1, 2, false), &world.records[0], now);
         assert_eq!((owner(&view, &world), view.unclaimed(now).len()), ("m2".to_owned(), 0));
         // The replica that has sealed its id turns out to live.
         heartbeat(&mut view, world.roster(101, &[0, 1, 2]), &world.records[0], now);
-        assert!(view.take_unclaimed("s", world.instance(1), until) && view.take_moved());
+        assert!(view.take_unclaimed(&world.session("s")) && view.take_moved());
         assert_eq!((view.unclaimed(now).len(), view.take_moved()), (0, true));
         assert_eq!(owner(&view, &world), "m1");
     }
@@ -636,16 +794,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_claim_counts_even_if_its_replica_cannot_be_reached_and_is_made_anew_if_it_is_lost() {
         let (world, now) = (World::new(), Instant::now());
-        let (records, until) = (&world.records[0], SystemTime::now() + Duration::from_secs(9));
+        let records = &world.records[0];
         let mut view = FleetView::new(world.instance(0));
         heartbeat(&mut view, world.roster(100, &[0, 1, 2]), records, now);
         view.learn(world.claim(1, 2, false), records, now);
         view.set_unreachable(world.instance(2), now);
         assert_eq!(owner(&view, &world), "Gone");
-        assert!(view.has_lost("s", world.instance(0), now));
+        let session = world.session("s");
+        let own = PlacedSession { sealed_by: world.instance(0), ..session.clone() };
+        assert!(view.has_lost(&own, now));
         view.learn(world.claim(2, 0, false), records, now);
-        view.set_own("s", world.instance(1), until);
-        assert!(!view.has_lost("s", world.instance(1), now));
+        view.set_own(&session);
+        assert!(!view.has_lost(&session, now));
         heartbeat(&mut view, world.roster(101, &[0, 2]), records, now);
         assert_eq!((owner(&view, &world), view.unclaimed(now).len()), ("Itself".to_owned(), 1));
     }
@@ -654,9 +814,7 @@ mod tests {
     fn what_is_served_without_a_claim_is_bounded() {
         let world = World::new();
         let mut view = FleetView::new(world.instance(0));
-        let mut take = |number: usize| {
-            view.take_unclaimed(&number.to_string(), world.instance(1), SystemTime::UNIX_EPOCH)
-        };
+        let mut take = |number: usize| view.take_unclaimed(&world.session(&number.to_string()));
         assert!((0..MAX_UNCLAIMED).all(&mut take) && !take(MAX_UNCLAIMED));
     }
 

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::lab::client::{Outcome, Revision};
+use crate::lab::client::{Client, Outcome, Revision};
 use crate::lab::night::bound;
 use crate::lab::store::TestStore;
 use crate::lab::store_set::DelayingProxy;
 use crate::lab::{PATIENCE, by_night, check_times, until};
 use crate::replicas::{DEFAULT_STORE_WAIT, HUB, Replicas};
+use crate::strangers::clients;
 
 /// Longest duration of a call that has to wait for the store once, at most 50 ms. By day it is less
 /// than a connection to the store may take.
@@ -76,6 +77,28 @@ async fn c24_a_replica_that_starts_while_the_store_is_away_serves_and_joins_late
         client.move_to(&replicas[number].address);
         assert!(client.call(HUB, json!({})).await.is_result(), "{number}");
     }
+}
+
+#[tokio::test]
+async fn a_session_without_a_claim_that_has_left_the_memory_is_not_claimed_later() {
+    let config = format!("[server.per_client]\nsessions = 2\n{}", clients());
+    let mut replicas = Replicas::start_with(2, &config, "").await;
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        let address = &replicas[0].address;
+        clients.push(Client::http(address, Revision::LEGACY, Some("ann-of-sales")).await);
+    }
+    replicas.store.kill().await;
+    replicas.kill(0).await;
+    for client in &mut clients {
+        client.move_to(&replicas[1].address);
+        assert!(client.request("ping", json!({})).await.is_result());
+    }
+    replicas.store.restart().await;
+    replicas.wait_until_known(1).await;
+    until("those in memory are claimed", || replicas.claims() >= 2).await;
+    replicas.wait_until_known(1).await;
+    assert_eq!(replicas.claims(), 2);
 }
 
 #[tokio::test]

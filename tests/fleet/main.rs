@@ -12,6 +12,7 @@ mod away;
 mod balancers;
 mod commands;
 mod crowd;
+mod ends;
 mod endurance;
 mod failover;
 mod limits;

@@ -192,7 +192,7 @@ impl Replicas {
         }
     }
 
-    /// Number of sessions that were taken over or ended.
+    /// Number of sessions that were taken over.
     pub(crate) fn claims(&self) -> usize {
         self.store.run(&["HLEN", "{weir}:claims"])
     }

@@ -82,7 +82,7 @@ async fn c12_a_session_that_was_ended_on_one_replica_has_ended_on_all() {
         let outcome = client.call(HUB, json!({})).await;
         assert!(!outcome.is_result(), "{number}: {outcome:?}");
     }
-    until("it is recorded", || replicas.store.dump().contains("claims ")).await;
+    until("it is recorded", || replicas.store.dump().contains("ended ")).await;
     replicas.wait_until_known(3).await;
     replicas.kill(0).await;
     for number in [1, 2] {

@@ -23,7 +23,7 @@ key_sha256 = ["KEY_OF_BOB"]
 role = "staff"
 "#;
 
-fn clients() -> String {
+pub(crate) fn clients() -> String {
     let hash = |key: &str| hex(&sha256(key));
     CLIENTS.replace("KEY_OF_ANN", &hash("ann-of-sales")).replace("KEY_OF_BOB", &hash("bob"))
 }

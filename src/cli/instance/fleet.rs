@@ -228,7 +228,7 @@ fn write_table(out: &mut dyn Write, report: &ReportJson<'_>) -> std::io::Result<
     }
     writeln!(
         out,
-        "fleet {}: {}, {} taken over or ended",
+        "fleet {}: {}, {} taken over",
         report.fleet,
         counted(report.members.len() as u64, "replica"),
         counted(report.claims as u64, "session")

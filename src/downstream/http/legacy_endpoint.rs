@@ -21,6 +21,7 @@ use crate::downstream::legacy::LegacyConnection;
 use crate::downstream::modern::headers;
 use crate::downstream::response::call_stream::CallMessages;
 use crate::downstream::response::{ClientResponse, ResponseFuture, ResponseMode, results};
+use crate::downstream::session::session_records::NotKept;
 use crate::downstream::session::{self, RebuiltSession, SessionGuard};
 use crate::downstream::{ServerState, batch, host_check, legacy};
 use crate::fleet::{Fleet, Place, PlacedSession};
@@ -109,6 +110,9 @@ async fn initialize(
     // A client of these revisions fetches the capabilities only once.
     client.wait_for_startup().await;
     let state = &request.state;
+    if let Some(fleet) = state.fleet() {
+        fleet.know_others().await;
+    }
     let connection = connection(state, client);
     let (peer, response) =
         legacy::initialize(client, &state.settings.versions, message, connection)?;
@@ -161,15 +165,58 @@ pub(super) async fn get(
     }
 }
 
-/// Ends a legacy session.
+/// Ends a legacy session. The response says that it has ended only if it stays ended.
 pub(super) async fn delete(
     request: &HttpRequest,
     client: &ClientContext,
 ) -> Result<HttpResponse, HttpRefusal> {
-    let session = find_session(request, client, None).await?;
     let state = &request.state;
-    state.sessions.end(&session, state.settings.session_lifetime.max_age).await;
-    Ok(response_body::empty(StatusCode::NO_CONTENT))
+    let max_age = state.settings.session_lifetime.max_age;
+    if let Some(end) = end_again(request, client) {
+        return response_to_end(end.await);
+    }
+    match find_session(request, client, None).await {
+        Ok(session) => response_to_end(state.sessions.end(&session, max_age).await),
+        Err(refusal) => {
+            if refusal.0.status() == StatusCode::NO_CONTENT
+                && let Some(placed) = placed_session(request, client)
+            {
+                // The replica that had it may end before it has written that. What cannot be
+                // written here is kept here, too.
+                let _ = state.sessions.records.end(&placed).await;
+            }
+            Err(refusal)
+        }
+    }
+}
+
+/// Records the end of a session again that could not be recorded before.
+fn end_again(
+    request: &HttpRequest,
+    client: &ClientContext,
+) -> Option<impl Future<Output = Result<(), NotKept>> + use<>> {
+    let placed = placed_session(request, client)?;
+    request.state.sessions.records.end_again(&placed)
+}
+
+fn response_to_end(recorded: Result<(), NotKept>) -> Result<HttpResponse, HttpRefusal> {
+    match recorded {
+        Ok(()) => Ok(response_body::empty(StatusCode::NO_CONTENT)),
+        Err(NotKept) => {
+            let text = "the end of the session cannot be stored at present: send the same request \
+                        again";
+            Err((StatusCode::SERVICE_UNAVAILABLE, text).into())
+        }
+    }
+}
+
+/// Returns the session of a request as its fleet places it; `None` if the id is none of this
+/// client.
+fn placed_session(request: &HttpRequest, client: &ClientContext) -> Option<PlacedSession> {
+    let max_age = request.state.settings.session_lifetime.max_age;
+    let id = host_check::single_value(request.headers(), &session::HEADER)?;
+    let opened = request.state.sessions.open_id(client, id, max_age)?;
+    Some(session::placed(id, opened.sealed_by, &opened.facts, max_age))
 }
 
 /// Finds the session of a legacy request, or rebuilds it, and validates its version header. The
@@ -231,17 +278,23 @@ async fn fetch_session(
     let (id, opened) = opened
         .filter(|(_, opened)| settings.versions.has(opened.facts.revision))
         .ok_or_else(no_session)?;
+    let placed = session::placed(id, opened.sealed_by, &opened.facts, max_age);
     if let Some(fleet) = state.fleet() {
         if let Some(session) = find_moved_session(request, client, message, id) {
             return Ok(session);
         }
-        let placed = session::placed(id, opened.sealed_by, &opened.facts, max_age);
-        take_over_or_forward(request, client, fleet, &placed, id).await?;
+        if state.sessions.records.is_ended(&placed) {
+            return Err(no_session());
+        }
+        take_over_or_forward(request, client, fleet, &placed).await?;
     }
     let mut connection = connection(state, client);
     connection.handle.is_rebuilt = true;
     let limit = settings.per_client.sessions;
-    let rebuilt = state.sessions.rebuild(client, (id, opened), connection, limit).await;
+    let rebuilt = state.sessions.rebuild(client, (id, opened, &placed), connection, limit).await;
+    if !matches!(rebuilt, Ok(Some(_))) {
+        state.sessions.records.drop_unclaimed(id);
+    }
     let rebuilt = rebuilt.map_err(|_| HttpRefusal::from(results::too_busy(SESSION_RETRY)))?;
     let RebuiltSession { session, lost_subscriptions } = rebuilt.ok_or_else(no_session)?;
     if !lost_subscriptions.is_empty() {
@@ -257,7 +310,6 @@ async fn take_over_or_forward(
     client: &ClientContext,
     fleet: &Fleet,
     placed: &PlacedSession,
-    id: &str,
 ) -> Result<(), HttpRefusal> {
     let sessions = &request.state.sessions;
     for _ in 0..MAX_PLACES {
@@ -265,7 +317,7 @@ async fn take_over_or_forward(
         match fleet.place(placed, may_take_over).await {
             Place::Here(written) => {
                 if let Some(written) = written {
-                    sessions.records.take_over(id, &written);
+                    sessions.records.take_over(placed, &written);
                 }
                 return Ok(());
             }

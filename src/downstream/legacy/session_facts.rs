@@ -15,6 +15,9 @@ use crate::mcp::revision::{Era, Revision};
 pub(crate) struct SessionFacts {
     /// Time of `initialize`, in whole seconds.
     pub(crate) begun: SystemTime,
+    /// Place of the session among those that its process has opened; `None` in ids that were made
+    /// up to version 0.1.0.
+    pub(crate) place: Option<u64>,
     pub(crate) revision: Revision,
     /// Declared capabilities, as raw JSON. Of long ones only those that Weir knows.
     pub(crate) capabilities: Bytes,
@@ -38,7 +41,8 @@ impl SessionFacts {
             false => context.features.declare(context.revision).to_bytes(),
         };
         let info = context.info.as_ref().and_then(shorten_info);
-        Self { begun: whole_seconds(now), revision: context.revision, capabilities, info }
+        let begun = whole_seconds(now);
+        Self { begun, place: None, revision: context.revision, capabilities, info }
     }
 
     /// Returns the client's features for input requests.
@@ -53,14 +57,17 @@ impl SessionFacts {
         now.duration_since(self.begun).is_ok_and(|age| age >= max_age)
     }
 
-    /// The facts as bytes: seconds since 1970, index of the revision, length of the capabilities,
-    /// capabilities, client information.
+    /// The facts as bytes: seconds since 1970, place if there is one, index of the revision, length
+    /// of the capabilities, capabilities, client information.
     pub(crate) fn write(&self) -> Vec<u8> {
         let seconds = seconds_of(self.begun).to_be_bytes();
         let revision = Revision::ALL.iter().position(|it| *it == self.revision);
         let revision = revision.and_then(|at| u8::try_from(at).ok()).expect("there are few");
         let length = u16::try_from(self.capabilities.len()).expect("they are bounded");
-        let mut written = [&seconds[..], &[revision], &length.to_be_bytes()].concat();
+        // Version 0.1.0 reads a place as a revision that does not exist.
+        let place = self.place.map(|place| [&[PLACE][..], &place.to_be_bytes()].concat());
+        let place = place.unwrap_or_default();
+        let mut written = [&seconds[..], &place, &[revision], &length.to_be_bytes()].concat();
         written.extend(&self.capabilities);
         written.extend(self.info.iter().flatten());
         written
@@ -69,6 +76,13 @@ impl SessionFacts {
     /// Reads facts; `None` if they are not those of a session of this era.
     pub(crate) fn read(written: &[u8]) -> Option<Self> {
         let (seconds, rest) = written.split_first_chunk()?;
+        let (place, rest) = match rest.split_first()? {
+            (&PLACE, rest) => {
+                let (place, rest) = rest.split_first_chunk()?;
+                (Some(u64::from_be_bytes(*place)), rest)
+            }
+            _ => (None, rest),
+        };
         let (revision, rest) = rest.split_first()?;
         let (length, rest) = rest.split_first_chunk()?;
         let (capabilities, info) = rest.split_at_checked(u16::from_be_bytes(*length).into())?;
@@ -77,6 +91,7 @@ impl SessionFacts {
         (revision.era() == Era::Legacy).then_some(())?;
         Some(Self {
             begun: SystemTime::UNIX_EPOCH.checked_add(begun)?,
+            place,
             revision,
             capabilities: Bytes::copy_from_slice(capabilities),
             info: (!info.is_empty()).then(|| Bytes::copy_from_slice(info)),
@@ -107,6 +122,8 @@ pub(crate) fn seconds_of(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// Byte before a place: no index of a revision.
+const PLACE: u8 = u8::MAX;
 /// Longest capabilities that an id contains as they were declared.
 const MAX_CAPABILITIES_BYTES: usize = 320;
 /// Longest name and longest version of a client.
@@ -159,5 +176,19 @@ pub(crate) mod tests {
         assert!(!facts.is_older_than(day, begun + day - Duration::from_secs(1)));
         assert!(facts.is_older_than(day, begun + day));
         assert!(!facts.is_older_than(day, NOW));
+    }
+
+    #[test]
+    fn a_place_is_no_revision_for_version_0_1_0_and_facts_without_one_are_read() {
+        let mut facts = SessionFacts::of(&context("{}", None), NOW);
+        assert_eq!(SessionFacts::read(&facts.write()), Some(facts.clone()));
+        let revision = facts.write()[8];
+        facts.place = Some(u64::MAX - 1);
+        assert_eq!(SessionFacts::read(&facts.write()), Some(facts.clone()));
+        // That version reads the index of the revision behind the seconds.
+        let written = facts.write();
+        assert!(usize::from(written[8]) >= Revision::ALL.len(), "{written:?}");
+        assert_eq!((written[17], facts.write().len()), (revision, written.len()));
+        assert_eq!(SessionFacts::read(&written[..16]), None);
     }
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::session_records::key_of;
+use super::record_file::key_of;
 use super::{Session, SessionGuard, Sessions};
 use crate::downstream::legacy::session_facts::SessionFacts;
+use crate::ended_sessions::SessionNumber;
 use crate::fleet::{Fleet, PlacedSession};
 use crate::gateway::ClientContext;
 use crate::hex::hex;
@@ -47,8 +48,9 @@ impl Sessions {
             return;
         }
         for session in self.all() {
-            let written = late.remove(&session.place(max_age).key);
-            let settings = written.and_then(|it| self.records.take_over(&session.id, &it));
+            let placed = session.place(max_age);
+            let written = late.remove(&placed.key);
+            let settings = written.and_then(|it| self.records.take_over(&placed, &it));
             if settings.is_some_and(|settings| settings != session.peer.settings()) {
                 session.give_up();
             }
@@ -100,7 +102,8 @@ pub(in crate::downstream) fn placed(
     facts: &SessionFacts,
     max_age: Duration,
 ) -> PlacedSession {
-    PlacedSession { key: hex(&key_of(id)), sealed_by, until: facts.begun + max_age }
+    let number = facts.place.map(|place| SessionNumber { opened_by: sealed_by, place });
+    PlacedSession { key: hex(&key_of(id)), number, sealed_by, until: facts.begun + max_age }
 }
 
 /// Most sessions that a client takes over from other replicas per second.

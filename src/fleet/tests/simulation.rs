@@ -21,15 +21,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::records::{Claim, Records};
 use super::super::store::{
-    ClaimReply, ClaimRequest, Heartbeat, KeyUsage, LeaseReply, LeaseRequest, MAX_CLAIMS_AT_ONCE,
-    MAX_GAP, MEMBER_TTL, Roster, SharedAdmission, SharedCharge, Store, StoreAbout, StoreError,
-    StoredClaim,
+    ClaimReply, ClaimRequest, Heartbeat, KeyUsage, LeaseReply, LeaseRequest, MAX_GAP, MAX_PAGE,
+    MEMBER_TTL, Roster, SharedAdmission, SharedCharge, Store, StoreAbout, StoreError, StoredEntry,
+    TablePage, TableRequest,
 };
+use super::super::table_reading::{MODULUS, weight};
 use super::super::view::STEADY;
 use super::super::{
     Condition, Fleet, FleetSettings, HEARTBEAT, OnStoreDown, Place, PlacedSession, StoreKind,
     StoreLogin, StoreSettings,
 };
+use crate::ended_sessions::{BlockName, EndedBlock, EndedSessions, SessionNumber};
 use crate::sealing::SealingKeys;
 use crate::sync::Mutex;
 
@@ -56,21 +58,58 @@ pub(in crate::fleet) fn settings(member: &str) -> FleetSettings {
 #[derive(Clone, Default)]
 struct Contents {
     members: BTreeMap<String, (String, Instant)>,
-    claims: BTreeMap<String, ClaimEntry>,
-    last_claim: u64,
+    claims: Table,
+    ended: Table,
     /// Time since when it is steady, and of the last record.
     steady: Option<(Instant, Instant)>,
 }
 
+#[derive(Clone, Default)]
+struct Table {
+    entries: BTreeMap<String, TableEntry>,
+    last: u64,
+    /// True if a replica that knows no sums has changed the table.
+    has_no_sum: bool,
+}
+
 #[derive(Clone)]
-struct ClaimEntry {
+struct TableEntry {
     number: u64,
     text: String,
     made: Instant,
 }
 
+impl Table {
+    fn put(&mut self, name: &str, text: &str) -> u64 {
+        self.last += 1;
+        let (number, text, made) = (self.last, text.to_owned(), Instant::now());
+        self.entries.insert(name.to_owned(), TableEntry { number, text, made });
+        number
+    }
+
+    fn page(&mut self, request: TableRequest) -> TablePage {
+        let (count, last) = (self.entries.len(), self.last);
+        let missing = request.missing_sum.filter(|it| (it.last, it.count) == (last, count));
+        let weights = self.entries.iter().map(|(name, entry)| weight(name, &entry.text));
+        let sum = weights.fold(0, |sum, weight| (sum + weight) % MODULUS);
+        self.has_no_sum &= missing.is_none_or(|it| it.sum != sum);
+        let entries = self.entries.iter().filter(|(_, entry)| entry.number > request.after);
+        let mut entries: Vec<_> = entries
+            .map(|(name, TableEntry { number, text, .. })| StoredEntry {
+                number: *number,
+                name: name.clone(),
+                text: text.clone(),
+            })
+            .collect();
+        entries.sort_by_key(|entry| entry.number);
+        entries.truncate(MAX_PAGE);
+        let sum = (!self.has_no_sum).then_some(sum);
+        TablePage { after: request.after, entries, count, last, sum }
+    }
+}
+
 impl Contents {
-    fn heartbeat(&mut self, beat: Heartbeat, after: u64) -> Roster {
+    fn heartbeat(&mut self, beat: Heartbeat) -> Roster {
         let now = Instant::now();
         self.members.retain(|_, (_, until)| *until > now);
         let steady = self.steady.filter(|(_, last)| now - *last <= MAX_GAP);
@@ -79,40 +118,54 @@ impl Contents {
             self.members.insert(name, (record, now + MEMBER_TTL));
             self.steady = Some((since, now));
         }
-        let mut claims: Vec<_> = self
-            .claims
-            .iter()
-            .filter(|(_, claim)| claim.number > after)
-            .map(|(session, claim)| {
-                let (number, text) = (claim.number, claim.text.clone());
-                StoredClaim { number, session: session.clone(), text }
-            })
-            .collect();
-        claims.sort_by_key(|claim| claim.number);
-        claims.truncate(MAX_CLAIMS_AT_ONCE);
         let members = self.members.iter().map(|(name, (text, _))| (name.clone(), text.clone()));
         Roster {
             steady: now - since,
             members: members.collect(),
-            after,
-            claims,
-            claim_count: self.claims.len(),
-            last_claim: self.last_claim,
+            claims: self.claims.page(beat.claims),
+            ended: self.ended.page(beat.ended),
             key_use: KeyUsage::default(),
         }
     }
 
     fn claim(&mut self, request: ClaimRequest) -> ClaimReply {
-        let current = self.claims.get(&request.session);
+        if let Some((name, TableEntry { number, text, .. })) = self.end_of(request.number) {
+            let ended = Some(StoredEntry { number: *number, name, text: text.clone() });
+            return ClaimReply { ended, ..ClaimReply::default() };
+        }
+        let current = self.claims.entries.get(&request.session);
         let text = current.map(|claim| claim.text.clone()).unwrap_or_default();
         if request.expected.is_some_and(|expected| expected != text) {
             let number = current.map_or(0, |claim| claim.number);
-            return ClaimReply { is_replaced: false, number, text, settings: None };
+            return ClaimReply { number, text, ..ClaimReply::default() };
         }
-        self.last_claim += 1;
-        let (number, text, made) = (self.last_claim, request.text, Instant::now());
-        self.claims.insert(request.session, ClaimEntry { number, text: text.clone(), made });
-        ClaimReply { is_replaced: true, number, text, settings: None }
+        let (number, text) = (self.claims.put(&request.session, &request.text), request.text);
+        ClaimReply { is_replaced: true, number, text, ..ClaimReply::default() }
+    }
+
+    /// Block with the end of this session, if it has ended.
+    fn end_of(&self, number: Option<SessionNumber>) -> Option<(String, &TableEntry)> {
+        let number = number?;
+        let name = number.block().to_string();
+        let entry = self.ended.entries.get(&name)?;
+        let mut ended = EndedSessions::default();
+        ended.merge(number.block(), &EndedBlock::parse(&entry.text).expect("a block"));
+        ended.contains(number).then_some((name, entry))
+    }
+
+    fn end_sessions(&mut self, name: String, block: EndedBlock) -> StoredEntry {
+        let key = BlockName::parse(&name).expect("a name");
+        let known = self.ended.entries.get(&name).map(|it| (it.number, it.text.clone()));
+        let mut all = EndedSessions::default();
+        let parsed = known.as_ref().map(|(_, text)| EndedBlock::parse(text).expect("a block"));
+        for block in parsed.into_iter().chain([block]) {
+            all.merge(key, &block);
+        }
+        let text = all.get(key).expect("there").to_string();
+        match known.filter(|(_, known)| *known == text) {
+            Some((number, text)) => StoredEntry { number, name, text },
+            None => StoredEntry { number: self.ended.put(&name, &text), name, text },
+        }
     }
 }
 
@@ -183,8 +236,11 @@ impl Store for Arc<StoreLink> {
                 let generation = self.store.generation.load(Ordering::Relaxed) + 1;
                 self.connected.store(generation, Ordering::Relaxed);
             }
-            let after = if is_new { 0 } else { beat.after };
-            self.call(|contents| contents.heartbeat(beat, after)).await
+            let mut beat = beat;
+            if is_new {
+                (beat.claims, beat.ended) = Default::default();
+            }
+            self.call(|contents| contents.heartbeat(beat)).await
         }
         .boxed()
     }
@@ -199,6 +255,20 @@ impl Store for Arc<StoreLink> {
                 return Err(StoreError::Full);
             }
             self.call(|contents| contents.claim(claim)).await
+        }
+        .boxed()
+    }
+
+    fn end_sessions(
+        &self,
+        name: String,
+        block: EndedBlock,
+    ) -> BoxFuture<'_, Result<Option<StoredEntry>, StoreError>> {
+        async move {
+            if self.store.is_full.load(Ordering::Relaxed) {
+                return Err(StoreError::Full);
+            }
+            self.call(|contents| Some(contents.end_sessions(name, block))).await
         }
         .boxed()
     }
@@ -293,7 +363,14 @@ impl SimulatedReplica {
                 sleep(Duration::from_millis(500)).await;
                 let unwritten = self.unwritten.lock().clone();
                 for session in unwritten {
-                    if self.fleet.end_session(&session.key, session.until).await.is_ok() {
+                    let written = match session.number {
+                        None => self.fleet.end_unnumbered(&session.key, session.until).await,
+                        Some(number) => {
+                            let (name, block) = number.ended(session.until);
+                            self.fleet.end_sessions(name, &block).await
+                        }
+                    };
+                    if written.is_ok() {
                         self.unwritten.lock().retain(|it| it.key != session.key);
                     }
                 }
@@ -324,6 +401,8 @@ struct Simulation {
     replicas: Vec<(Arc<SimulatedReplica>, JoinHandle<()>)>,
     started: usize,
     sessions: Vec<PlacedSession>,
+    /// Sessions with numbers that have ended, as long as the store or a replica knows it.
+    ended: Vec<PlacedSession>,
     /// Pairs of replicas that do not reach each other.
     split: HashSet<(String, String)>,
     /// Earlier contents of the store.
@@ -345,6 +424,7 @@ impl Simulation {
             replicas: Vec::new(),
             started: 0,
             sessions: Vec::new(),
+            ended: Vec::new(),
             split: HashSet::new(),
             earlier: Vec::new(),
             lied: Instant::now(),
@@ -394,9 +474,12 @@ impl Simulation {
         let Some(replica) = self.pick_replica().filter(|it| !it.fleet.is_draining()) else {
             return;
         };
+        let (opened_by, place) = (replica.fleet.instance(), self.sessions.len() as u64);
+        let has_number = self.dice.percent(80);
         let session = PlacedSession {
             key: format!("s{}", self.sessions.len()),
-            sealed_by: replica.fleet.instance(),
+            number: has_number.then_some(SessionNumber { opened_by, place }),
+            sealed_by: opened_by,
             until: SystemTime::now() + Duration::from_secs(3_600),
         };
         replica.memory.lock().insert(session.key.clone(), session.clone());
@@ -412,6 +495,9 @@ impl Simulation {
         // Only the replica that has it ends it.
         if replica.memory.lock().remove(&session.key).is_some() {
             replica.unwritten.lock().push(session.clone());
+            if session.number.is_some() {
+                self.ended.push(session.clone());
+            }
             self.note(format!("{} ends {}", replica.name, session.key));
         }
     }
@@ -492,14 +578,16 @@ impl Simulation {
         let is_full = self.store.is_full.load(Ordering::Relaxed);
         if !is_full && clean.elapsed() > STEADY + MEMBER_TTL {
             let contents = self.store.contents.lock();
-            let entry = contents.claims.get(&session.key);
+            let entry = contents.claims.entries.get(&session.key);
             let claim = entry.and_then(|it| self.records.open_claim(&session.key, &it.text));
+            let end = contents.end_of(session.number).map(|(_, entry)| entry);
             let owner = match claim {
+                _ if end.is_some() => None,
                 Some(Claim::Ended) => None,
                 Some(Claim::Owner(instance)) => Some(instance),
                 None => Some(session.sealed_by),
             };
-            let is_old = entry.is_none_or(|it| it.made.elapsed() > AGREED);
+            let is_old = end.or(entry).is_none_or(|it| it.made.elapsed() > AGREED);
             let is_owner = owner == Some(replica.fleet.instance());
             drop(contents);
             if is_old && !is_owner {
@@ -560,6 +648,26 @@ impl Simulation {
         }
     }
 
+    /// Drops the ends that only a replica knew that has gone, or a store that has lost them.
+    fn drop_unknown_ends(&mut self) {
+        let mut stored = EndedSessions::default();
+        for (name, entry) in &self.store.contents.lock().ended.entries {
+            let block = BlockName::parse(name).zip(EndedBlock::parse(&entry.text));
+            let (name, block) = block.expect("a block");
+            stored.merge(name, &block);
+        }
+        let replicas = &self.replicas;
+        self.ended.retain(|session| {
+            let number = session.number;
+            number.is_some_and(|number| stored.contains(number))
+                || replicas.iter().any(|(replica, _)| {
+                    let mut unwritten = replica.unwritten.lock().clone().into_iter();
+                    replica.fleet.view().is_ended(number)
+                        || unwritten.any(|it| it.key == session.key)
+                })
+        });
+    }
+
     fn drain(&mut self) {
         let Some(replica) = self.pick_replica() else { return };
         if !replica.fleet.is_draining() {
@@ -584,7 +692,7 @@ impl Simulation {
 
     fn break_store(&mut self) {
         self.lied = Instant::now();
-        let what = self.dice.below(6);
+        let what = self.dice.below(7);
         let close = |store: &SimulatedStore| store.generation.fetch_add(1, Ordering::Relaxed);
         match what {
             0 => drop(self.store.is_down.fetch_xor(true, Ordering::Relaxed)),
@@ -602,6 +710,7 @@ impl Simulation {
                     close(&self.store);
                 }
             }
+            6 => self.store.contents.lock().claims.has_no_sum = true,
             _ => {}
         }
         self.note(format!("the store: {what}"));
@@ -619,6 +728,7 @@ impl Simulation {
             replica.link.unanswered.store(0, Ordering::Relaxed);
         }
         self.finish_drains().await;
+        self.drop_unknown_ends();
         if self.replicas.is_empty() {
             self.start_replica();
         }
@@ -635,6 +745,13 @@ impl Simulation {
                 served.push(self.request(replica, &session).await);
             }
             let first = served[0].clone();
+            let is_ended = self.ended.iter().any(|it| it.key == session.key);
+            assert!(
+                !is_ended || first == Served::Ended,
+                "{} is served again: {served:?}\n{}",
+                session.key,
+                self.history
+            );
             let is_agreed = first != Served::Refused && served.iter().all(|it| *it == first);
             assert!(is_agreed, "{}: {served:?}\n{}", session.key, self.history);
             for replica in &all {
@@ -666,6 +783,7 @@ async fn live(seed: u64) -> String {
     for _ in 0..ROUNDS {
         for _ in 0..ACTIONS {
             world.act().await;
+            world.drop_unknown_ends();
             let pause = world.dice.pick(&[0, 5, 50, 300, 1_000]).unwrap_or_default();
             sleep(Duration::from_millis(pause)).await;
         }
@@ -693,7 +811,9 @@ async fn claim_many() {
     let until = SystemTime::now() + Duration::from_secs(3_600);
     let sealed_by = SealingKeys::random().instance();
     for number in 0..1_000 {
-        assert!(fleet.view().take_unclaimed(&format!("s{number}"), sealed_by, until));
+        let key = format!("s{number}");
+        let session = PlacedSession { key, number: None, sealed_by, until };
+        assert!(fleet.view().take_unclaimed(&session));
     }
     let left = || fleet.view().unclaimed_count();
     sleep(STEADY + HEARTBEAT * 2).await;
@@ -704,7 +824,7 @@ async fn claim_many() {
         let (_, last) = contents.steady.expect("a record was written");
         assert!(last.elapsed() < MAX_GAP, "{} are left after {:?}", left(), last.elapsed());
     }
-    assert_eq!(world.store.contents.lock().claims.len(), 1_000);
+    assert_eq!(world.store.contents.lock().claims.entries.len(), 1_000);
 }
 
 fn number(name: &str) -> Option<u64> {
