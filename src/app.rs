@@ -140,6 +140,7 @@ impl App {
         let starter = UpstreamStarter {
             audit,
             connector,
+            instance: sealing_keys.instance(),
             tasks: upstream_tasks.clone(),
             stop: stop_upstreams.clone(),
             draining: draining.clone(),

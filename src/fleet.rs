@@ -47,6 +47,7 @@ pub(crate) use leases::{HeldLease, Lease};
 pub(crate) use records::MemberRecord;
 use records::Records;
 use redis_store::RedisStore;
+pub(crate) use runner::TaskPlace;
 pub use shared_limits::OnStoreDown;
 use shared_limits::SlotReports;
 pub use status::FleetStatus;

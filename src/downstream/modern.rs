@@ -6,6 +6,9 @@
 pub(crate) mod headers;
 mod input;
 mod listening;
+mod remote_tasks;
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -34,6 +37,7 @@ use crate::mcp::revision::{Era, Revision};
 use crate::memory_budget::BufferLimit;
 use crate::upstream;
 pub(super) use listening::ListenSubscription;
+pub(super) use remote_tasks::RemoteTasks;
 
 /// Response or stream of a request.
 #[allow(clippy::large_enum_variant, reason = "created and destructured once per request")]

@@ -316,6 +316,29 @@ impl ClientContext {
         }
     }
 
+    /// Returns the scope of the task that a request of this era names, as
+    /// [`ClientContext::scope_of_task`] does.
+    pub fn scope_of_named_task(
+        &self,
+        method: &str,
+        params: &Object,
+        era: Era,
+    ) -> Option<TaskScope> {
+        let handle = match Method::of(method)? {
+            method if method.is_task_method() => params.get_string(TASK_ID)?.as_ref().into(),
+            Method::CallTool if era == Era::Legacy => related(params)?,
+            _ => return None,
+        };
+        self.scope_of_task(&handle, era)
+    }
+
+    /// Returns the scope of one of the client's tasks, if that is in a process or session of one
+    /// Weir process. What the client may do there is not decided here.
+    pub fn scope_of_task(&self, handle: &str, era: Era) -> Option<TaskScope> {
+        let task = self.gateway.task_handles.open(&self.principal, handle)?;
+        (task.era == era && task.scope.is_local()).then_some(task.scope)
+    }
+
     /// Opens one of the client's handles, in this era. A client that may not (or no longer) call
     /// the tool has no such task.
     pub(super) fn open_task(&self, handle: &str, era: Era) -> Option<(TaskRef, Arc<ExportedItem>)> {
@@ -348,7 +371,9 @@ mod tests {
 
     #[test]
     fn a_handle_opens_for_whom_it_was_given_to_and_for_nobody_else() {
-        let (handles, alice) = (TaskHandleCodec::new(&SealingKeys::random()), principal("alice"));
+        let keys = SealingKeys::random();
+        let (handles, alice) = (TaskHandleCodec::new(&keys), principal("alice"));
+        let process = TaskScope::unique(keys.instance());
         let seal = |principal: &Principal, task: TaskRef| {
             handles.seal(principal, &task).expect("a handle")
         };
@@ -357,7 +382,7 @@ mod tests {
         assert_eq!(seal(&alice, task()), handle, "a task has one handle");
         assert_ne!(seal(&principal("bob"), task()), handle);
         assert_ne!(seal(&alice, TaskRef { own: "t,2".into(), ..task() }), handle);
-        assert_ne!(seal(&alice, TaskRef { scope: TaskScope::unique(), ..task() }), handle);
+        assert_ne!(seal(&alice, TaskRef { scope: process, ..task() }), handle);
         assert_eq!(handles.open(&principal("bob"), &handle), None);
         assert_eq!(
             TaskHandleCodec::new(&SealingKeys::random()).open(&alice, &handle),

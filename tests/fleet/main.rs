@@ -24,3 +24,4 @@ mod rolling;
 mod sessions;
 mod strangers;
 mod streams;
+mod tasks;
