@@ -5,7 +5,7 @@ use crate::mcp::meta;
 use crate::mcp::methods::METHODS;
 use crate::mcp::revision::{Era, Revision};
 
-/// Supported revisions, newest first; never empty.
+/// Supported revisions, newest first unless an era was put first; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versions(Vec<Revision>);
 
@@ -47,6 +47,13 @@ impl Versions {
     pub(super) fn to_json(&self) -> String {
         let quoted: Vec<_> = self.0.iter().map(|revision| format!("\"{revision}\"")).collect();
         format!("[{}]", quoted.join(","))
+    }
+
+    /// Returns the same revisions, those of an era first.
+    pub(super) fn with_first(&self, era: Era) -> Self {
+        let mut revisions = self.0.clone();
+        revisions.sort_by_key(|revision| revision.era() != era);
+        Self(revisions)
     }
 
     /// Supported revisions as a comma-separated list.

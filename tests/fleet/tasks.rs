@@ -265,3 +265,147 @@ async fn a_client_is_asked_by_a_task_of_another_replica() {
     assert!(outcome.is_result(), "{outcome:?}");
     assert_eq!(replicas.claims(), 0);
 }
+
+/// Starts replicas one of which runs the server for all.
+async fn start_one(count: usize, script: Value) -> Replicas {
+    let lab = Lab::new().stdio(HUB, script);
+    let mut replicas = Replicas::prepare_in(lab, TestStore::start().await, "", "").await;
+    replicas.lab.evil_mut(HUB).extra = "replicas = \"one\"".to_owned();
+    replicas.lab.configure("");
+    replicas.add_all(count).await;
+    replicas
+}
+
+/// Opens a session, and returns the result of `initialize`.
+async fn initialized(address: &str) -> (Client, Value) {
+    let mut client = Client::http(address, Revision::LEGACY, None).await;
+    let hello = json!({
+        "protocolVersion": "2025-11-25", "capabilities": {},
+        "clientInfo": { "name": "client", "version": "1" },
+    });
+    let result = client.request("initialize", hello).await.result();
+    (client, result)
+}
+
+#[tokio::test]
+async fn a_legacy_server_that_runs_once_is_the_same_to_clients_as_one_of_their_own() {
+    let mut script = task_script(Revision::LEGACY);
+    let declared = json!({
+        "protocolVersion": "2025-11-25", "serverInfo": { "name": "evil", "version": "1" },
+        "instructions": "Ask twice.",
+        "capabilities": {
+            "tools": { "listChanged": true }, "prompts": { "listChanged": true },
+            "resources": { "subscribe": true, "listChanged": true },
+            "logging": {}, "completions": {},
+            "tasks": { "list": {}, "cancel": {}, "requests": { "tools": { "call": {} } } },
+            "experimental": { "com.example/x": { "a": 1 } },
+        },
+    });
+    script["on"]["initialize"] = response(&declared.to_string());
+    let tool = |name: &str, support: &str| {
+        json!({
+            "name": name, "inputSchema": { "type": "object" },
+            "execution": { "taskSupport": support },
+        })
+    };
+    let tools = [tool("call", "optional"), tool("job", "required")];
+    script["on"]["tools/list"] = response(&json!({ "tools": tools }).to_string());
+    let alone = Lab::new().stdio(HUB, script.clone());
+    let weir = alone.serve_all("").await;
+    let (mut client, expected) = initialized(&weir.address).await;
+    assert!(expected["capabilities"]["tasks"].is_object(), "{expected}");
+    let tools = client.request("tools/list", json!({})).await.result();
+    let mut modern = Client::http(&weir.address, Revision::MODERN, None).await;
+    let of_modern = modern.tools().await;
+    assert_eq!(of_modern, ["hub__call"], "the other one needs tasks of the other era");
+    let replicas = start_one(3, script).await;
+    for number in 0..3 {
+        let address = &replicas[number].address;
+        let (mut client, found) = initialized(address).await;
+        assert_eq!(found, expected, "{number}");
+        assert_eq!(client.request("tools/list", json!({})).await.result(), tools);
+        let mut modern = Client::http(address, Revision::MODERN, None).await;
+        assert_eq!(modern.tools().await, of_modern);
+    }
+}
+
+#[tokio::test]
+async fn a_task_of_a_server_that_runs_once_is_found_through_each_replica() {
+    for revision in ERAS {
+        let replicas = start_one(3, task_script(revision)).await;
+        for began in 0..3 {
+            let mut owner = task_client(&replicas, began, revision).await;
+            // As long as an id may be.
+            let nonce = format!("{began}{}", "x".repeat(1_000));
+            let handle = begin(&mut owner, &nonce).await;
+            for number in 0..3 {
+                let mut client = task_client(&replicas, number, revision).await;
+                for method in methods(revision) {
+                    let outcome = client.request(method, json!({ "taskId": handle })).await;
+                    assert!(outcome.is_result(), "{began} {number} {method}: {outcome:?}");
+                }
+                check_found(&mut client, &handle).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_is_notified_by_a_server_that_runs_once_also_when_another_replica_runs_it() {
+    let mut script = task_script(Revision::LEGACY);
+    let declared = json!({
+        "protocolVersion": "2025-11-25", "serverInfo": { "name": "evil", "version": "1" },
+        "capabilities": {
+            "tools": { "listChanged": true }, "resources": { "subscribe": true },
+            "tasks": { "cancel": {}, "requests": { "tools": { "call": {} } } },
+        },
+    });
+    script["on"]["initialize"] = response(&declared.to_string());
+    script["on"]["resources/subscribe"] = response("{}");
+    let mut replicas = start_one(2, script.clone()).await;
+    let holds = |replicas: &Replicas, number: usize| replicas[number].resources().children > 0;
+    let runner = (0..2).find(|number| holds(&replicas, *number)).expect("one runs it");
+    let other = 1 - runner;
+    let mut client = task_client(&replicas, other, Revision::LEGACY).await;
+    let mut stream = client.notifications().await.expect("it opens");
+    let uri = format!("evil://{HUB}/thing");
+    // Resources are listed after tools.
+    while client.request("resources/list", json!({})).await.result()["resources"][0].is_null() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let subscribed = client.request("resources/subscribe", json!({ "uri": uri })).await;
+    assert!(subscribed.is_result(), "{subscribed:?}");
+    let handle = begin(&mut client, "told").await;
+    let state = task(Revision::LEGACY, "task-told", "completed");
+    let updated = json!({
+        "jsonrpc": "2.0", "method": "notifications/resources/updated", "params": { "uri": uri },
+    });
+    let status = format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{{{state}}}}}"#
+    );
+    for (text, method) in [
+        (status, "notifications/tasks/status"),
+        (updated.to_string(), "notifications/resources/updated"),
+    ] {
+        script["storm"] = json!({ "text": text, "per_second": 20 });
+        replicas.lab.evil(HUB).script(script.clone());
+        loop {
+            let message = stream.next().await;
+            if message["method"] == method {
+                let params = &message["params"];
+                assert!(params["taskId"].is_null() || params["taskId"] == *handle, "{message}");
+                break;
+            }
+        }
+    }
+    // The replica that runs it stops: the other one subscribes anew.
+    let before = replicas.lab.evil(HUB).times("resources/subscribe");
+    assert!(before > 0);
+    replicas.take(runner).stop().await;
+    let hub = replicas.lab.evil(HUB);
+    until("it subscribes again", || hub.times("resources/subscribe") > before).await;
+    // What the server remembered has ended with it.
+    let outcome = client.request("tasks/get", json!({ "taskId": handle })).await;
+    let Outcome::Error { code, message } = &outcome else { panic!("{outcome:?}") };
+    assert!(*code == -32602 && message.contains("may have been lost"), "{message}");
+}

@@ -284,7 +284,9 @@ async fn fetch_session(
     let id = host_check::single_value(request.headers(), &session::HEADER);
     let max_age = settings.session_lifetime.max_age;
     let opened = id.and_then(|id| Some((id, state.sessions.open_id(client, id, max_age)?)));
+    // Sessions of replicas end with the run of their server: in the next one they subscribe anew.
     let (id, opened) = opened
+        .filter(|_| !settings.serves_replicas)
         .filter(|(_, opened)| settings.versions.has(opened.facts.revision))
         .ok_or_else(no_session)?;
     if let Some(fleet) = state.fleet() {

@@ -74,8 +74,10 @@ pub(crate) fn parse_handshake(
         ResponsePayload::Result(result) => {
             let result = Object::parse(result.clone()).unwrap_or_default();
             let versions = result.get_bytes("supportedVersions").and_then(revisions);
-            check_support(&versions.ok_or_else(unknown_method)?)?;
-            Ok(HandshakeInfo::read(REVISION, &result))
+            let versions = versions.ok_or_else(unknown_method)?;
+            check_support(&versions)?;
+            let first_era = versions.first().map_or(Era::Modern, |first| first.era());
+            Ok(HandshakeInfo { first_era, ..HandshakeInfo::read(REVISION, &result) })
         }
         ResponsePayload::Error(error) => {
             let refused = || format!("it refuses `server/discover`: {}", error_text(error));
