@@ -56,8 +56,9 @@ pub(crate) use status::{Condition, FleetMetrics, FleetReport};
 use store::{Heartbeat, MAX_CLAIMS_AT_ONCE, Store};
 pub(crate) use store::{SharedAdmission, SharedCharge, StoreAbout, StoreError};
 pub use store_node::{StoreKind, StoreLogin, StoreSettings};
+pub use view::ListsElsewhere;
 pub(crate) use view::Replica;
-use view::{FleetView, MAX_CLAIMED_PER_BEAT};
+use view::{FleetView, MAX_CLAIMED_PER_BEAT, shown_lists};
 
 /// Settings of a replica.
 #[derive(Debug, Clone, PartialEq)]
@@ -92,8 +93,7 @@ pub struct Fleet {
     /// Upstreams that run on this replica only, with the numbers of their leases.
     running: Mutex<BTreeMap<String, u64>>,
     lists: Mutex<SettledLists>,
-    /// Hash of the lists of the other replicas, as they show them.
-    lists_elsewhere: watch::Sender<u64>,
+    lists_elsewhere: watch::Sender<ListsElsewhere>,
     /// Settings of sessions that were taken over before they could be read, by sessions.
     late_settings: Mutex<HashMap<String, Vec<u8>>>,
     /// Asks for a heartbeat before its time.
@@ -201,8 +201,8 @@ impl Fleet {
         &self.settings.member
     }
 
-    /// Hash of the lists of the other replicas: it changes within two heartbeats after them.
-    pub(crate) fn lists_elsewhere(&self) -> watch::Receiver<u64> {
+    /// Watches the lists of the other replicas.
+    pub(crate) fn lists_elsewhere(&self) -> watch::Receiver<ListsElsewhere> {
         self.lists_elsewhere.subscribe()
     }
 
@@ -286,7 +286,7 @@ impl Fleet {
             draining: self.is_draining(),
             sessions: condition.sessions,
             running: self.running.lock().clone(),
-            lists: Some(format!("{:016x}", condition.lists)),
+            lists: Some(shown_lists(condition.lists)),
             has_settled: self.lists.lock().settle(condition.lists),
             started: self.started,
         };
@@ -301,7 +301,7 @@ impl Fleet {
             view.update(roster, &self.records, Instant::now());
             let is_steady = view.is_steady();
             let unclaimed = if is_steady { view.unclaimed(Instant::now()) } else { Vec::new() };
-            (unclaimed, view.lists_elsewhere())
+            (unclaimed, view.lists_elsewhere(condition.lists))
         };
         self.lists_elsewhere.send_if_modified(|known| std::mem::replace(known, lists) != lists);
         let has_more = has_more_to_read || unclaimed.len() == MAX_CLAIMED_PER_BEAT;
