@@ -79,10 +79,11 @@ impl Fleet {
     }
 
     /// Returns the replica that has the connection of a client to an upstream; `None` if it is this
-    /// one. All replicas that know the same members return the same one.
+    /// one. All replicas that know and reach the same members return the same one.
     pub(crate) fn place_of_connection(&self, client: &str, upstream: &str) -> Option<Instance> {
-        let view = self.view();
-        let serving = view.members().filter(|it| !it.record.draining);
+        let (view, now) = (self.view(), Instant::now());
+        let is_reachable = |it: &Arc<Replica>| view.reachable(it.instance, now).is_some();
+        let serving = view.members().filter(|it| !it.record.draining && is_reachable(it));
         // The one with the highest hash: when another one joins or leaves, only its own move.
         let rank = |it: &Instance| sha256(format!("{it}/{upstream}/{client}"));
         let place = serving.map(|it| it.instance).max_by_key(rank)?;

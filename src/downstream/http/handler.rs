@@ -275,19 +275,23 @@ async fn forward_placed(
         return Box::pin(hop::tasks::forward(request, client, scope)).await;
     }
     let state = params.get_string("requestState");
-    let place = match state.as_deref().and_then(Instance::split_named) {
-        Some((instance, _)) => Some(instance),
-        None => {
-            let upstream = client.upstream_with_own_connection(Revision::NEWEST, method, params);
-            let name = &client.principal().name;
-            upstream.await.and_then(|it| fleet.place_of_connection(name, it.as_str()))
-        }
-    };
-    match place {
-        Some(instance) => Box::pin(hop::forward_to(request, client, instance)).await,
-        None => Ok(None),
+    if let Some((instance, _)) = state.as_deref().and_then(Instance::split_named) {
+        return Box::pin(hop::forward_to(request, client, instance)).await;
     }
+    let upstream = client.upstream_with_own_connection(Revision::NEWEST, method, params).await;
+    let Some(upstream) = upstream else { return Ok(None) };
+    // A replica that cannot be reached has no place from then on, and all agree about the next one.
+    for _ in 0..MAX_PLACES {
+        let place = fleet.place_of_connection(&client.principal().name, upstream.as_str());
+        let Some(instance) = place else { break };
+        if let Some(response) = Box::pin(hop::forward_to(request, client, instance)).await? {
+            return Ok(Some(response));
+        }
+    }
+    Ok(None)
 }
 
+/// Replicas that are tried for a client's own connection to an upstream.
+const MAX_PLACES: usize = 3;
 /// Delay after which a client may retry during shutdown.
 const CLOSING_RETRY: Duration = Duration::from_secs(1);
