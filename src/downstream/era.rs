@@ -117,6 +117,15 @@ mod tests {
     const INFO: &str = r#"{"_meta":{"io.modelcontextprotocol/clientInfo":{}}}"#;
 
     #[test]
+    fn the_revisions_of_either_era_come_first() {
+        let versions = Versions::default();
+        assert_eq!(versions.with_first(Era::Modern), versions);
+        let legacy_first = versions.with_first(Era::Legacy);
+        assert!(legacy_first.to_json().starts_with("[\"2025-11-25\",\"2025-06-18\""));
+        assert!(legacy_first.to_json().ends_with("\"2026-07-28\"]"));
+    }
+
+    #[test]
     fn the_era_is_read_from_meta_method_and_header() {
         for (method, params, header, expected) in [
             ("prompts/list", "{}", None, Era::Legacy),

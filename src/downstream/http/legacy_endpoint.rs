@@ -28,6 +28,7 @@ use crate::gateway::ClientContext;
 use crate::jsonrpc::{self, Message, Notification};
 use crate::mcp::call::ClientHandle;
 use crate::mcp::revision::{Era, Revision};
+use crate::mcp::task::TaskScope;
 
 /// Handles a message of a session, or opens one.
 pub(super) async fn post(
@@ -43,12 +44,14 @@ pub(super) async fn post(
     if let Some(response) = forward_to_asker(request, client, &message).await? {
         return Ok(response);
     }
-    if let Some(scope) = tasks::legacy_scope(request, client, &message)
-        && let Some(response) = Box::pin(tasks::forward(request, client, scope)).await?
-    {
-        return Ok(response);
+    let mut copied = None;
+    if let Some(scope) = tasks::legacy_scope(request, client, &message) {
+        if let Some(response) = Box::pin(tasks::forward(request, client, scope)).await? {
+            return Ok(response);
+        }
+        copied = Box::pin(copied_session(request, client, scope)).await?;
     }
-    let session = match Box::pin(copied_session(request, client, &message)).await? {
+    let session = match copied {
         Some(copy) => copy,
         None => find_session(request, client, Some(&message)).await?,
     };
@@ -234,16 +237,15 @@ pub(super) fn find_open_session(
     request.state.sessions.find(client, id, request.state.settings.session_lifetime)
 }
 
-/// Copies a legacy session that another replica has, for a request about a task that is here;
-/// `None` for any other request, or if the session is here or can be taken over.
+/// Copies a legacy session that another replica has, for a request about a task of this scope;
+/// `None` if the task is not here, or if the session is here or can be taken over.
 async fn copied_session(
     request: &HttpRequest,
     client: &ClientContext,
-    message: &Message,
+    scope: TaskScope,
 ) -> Result<Option<SessionGuard>, HttpRefusal> {
     let (state, settings) = (&request.state, &request.state.settings);
-    let scope = tasks::legacy_scope(request, client, message);
-    let is_here = scope.is_some_and(|scope| scope.is_of(client.instance()));
+    let is_here = scope.is_of(client.instance());
     let Some(fleet) = state.fleet().filter(|_| is_here) else { return Ok(None) };
     if find_open_session(request, client).is_some() {
         return Ok(None);

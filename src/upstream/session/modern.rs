@@ -372,6 +372,19 @@ mod tests {
     }
 
     #[test]
+    fn the_revision_that_a_server_names_first_tells_its_era() {
+        for (supported, era) in [
+            (r#"["2026-07-28","2025-11-25"]"#, Era::Modern),
+            (r#"["2025-11-25","2024-11-05","2026-07-28"]"#, Era::Legacy),
+        ] {
+            let result = format!(r#"{{"supportedVersions":{supported},"capabilities":{{}}}}"#);
+            let handshake = parse_handshake(&ResponsePayload::Result(result.into()));
+            let Ok(handshake) = handshake else { panic!("{supported}") };
+            assert_eq!((handshake.revision, handshake.first_era), (REVISION, era), "{supported}");
+        }
+    }
+
+    #[test]
     fn the_revisions_that_a_server_names_decide() {
         let parse = |supported: &str| {
             let error =
