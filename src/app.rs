@@ -56,19 +56,29 @@ pub struct App {
 pub struct Identity {
     sealing_keys: SealingKeys,
     fleet: Option<Arc<Fleet>>,
+    /// Whether its clients are the replicas of a fleet, for which it runs one upstream.
+    serves_replicas: bool,
+}
+
+impl Identity {
+    /// Keys of the gateway that runs an upstream for the replicas of a fleet.
+    pub(crate) fn of_runner(sealing_keys: SealingKeys) -> Self {
+        Self { sealing_keys, fleet: None, serves_replicas: true }
+    }
 }
 
 impl From<SealingKeys> for Identity {
     /// Keys of a process that serves its clients alone.
     fn from(sealing_keys: SealingKeys) -> Self {
-        Self { sealing_keys, fleet: None }
+        Self { sealing_keys, fleet: None, serves_replicas: false }
     }
 }
 
 impl From<Arc<Fleet>> for Identity {
     /// Keys of a replica.
     fn from(fleet: Arc<Fleet>) -> Self {
-        Self { sealing_keys: fleet.keys().clone(), fleet: Some(fleet) }
+        let sealing_keys = fleet.keys().clone();
+        Self { sealing_keys, fleet: Some(fleet), serves_replicas: false }
     }
 }
 
@@ -126,7 +136,7 @@ impl App {
         single_client: Option<&CallContext>,
         audit_log: Option<(Audit, audit::Writer)>,
     ) -> Self {
-        let Identity { sealing_keys, fleet } = identity.into();
+        let Identity { sealing_keys, fleet, serves_replicas } = identity.into();
         let draining = CancellationToken::new();
         let (downstream_tasks, stop_downstream) = (TaskTracker::new(), CancellationToken::new());
         let (upstream_tasks, stop_upstreams) = (TaskTracker::new(), CancellationToken::new());
@@ -135,11 +145,13 @@ impl App {
             fleet.set_configuration(settings::digest(config));
         }
         settings.fleet = fleet.clone();
+        settings.serves_replicas = serves_replicas;
         let budget = settings.buffer_limit.budget.clone();
         let audit = audit_log.as_ref().map(|(audit, _)| audit.clone()).unwrap_or_default();
         let starter = UpstreamStarter {
             audit,
             connector,
+            instance: sealing_keys.instance(),
             tasks: upstream_tasks.clone(),
             stop: stop_upstreams.clone(),
             draining: draining.clone(),
@@ -155,6 +167,10 @@ impl App {
         let nothing = (&Policy::in_fleet(fleet), &Inspectors::default());
         let parts = settings::snapshot_parts(config, upstreams.collect(), catalog, nothing);
         let gateway = Gateway::open(parts, sealing_keys, &upstream_tasks, &stop_upstreams);
+        if serves_replicas {
+            // They have listed the server before, in another run of it.
+            gateway.wait_for_upstreams();
+        }
         let (audit_tasks, stop_audit) = (TaskTracker::new(), CancellationToken::new());
         if let Some((audit, writer)) = audit_log {
             settings.audit = audit;

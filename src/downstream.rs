@@ -93,6 +93,8 @@ pub struct Settings {
     pub session_records: Option<PathBuf>,
     /// Replicas that serve the same clients; the records of sessions are in their store then.
     pub fleet: Option<Arc<Fleet>>,
+    /// True if the clients are the replicas of a fleet, for which this process runs one upstream.
+    pub serves_replicas: bool,
     /// Interval of the comments that keep a silent stream alive.
     pub sse_keepalive: Duration,
     /// Largest size of a request head over HTTP, in bytes; at least 8 KiB.
@@ -128,6 +130,7 @@ impl Default for Settings {
             session_lifetime: SessionLifetime { idle: SESSION_TTL, max_age: SESSION_MAX_AGE },
             session_records: None,
             fleet: None,
+            serves_replicas: false,
             sse_keepalive: SSE_KEEPALIVE,
             max_head: MAX_HEAD_BYTES,
             max_headers: MAX_HEADERS,
@@ -207,7 +210,8 @@ impl ServerState {
         self.concurrency.set_quota(settings.per_client);
         let buffer_limit = BufferLimit { budget: self.budget().clone(), ..settings.buffer_limit };
         let (audit, fleet) = (self.settings.audit.clone(), self.settings.fleet.clone());
-        let settings = Settings { audit, fleet, buffer_limit, ..settings };
+        let serves_replicas = self.settings.serves_replicas;
+        let settings = Settings { audit, fleet, serves_replicas, buffer_limit, ..settings };
         Self { config, settings, ..self.clone() }
     }
 

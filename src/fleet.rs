@@ -49,6 +49,7 @@ pub(crate) use leases::{HeldLease, Lease};
 pub(crate) use records::MemberRecord;
 use records::Records;
 use redis_store::RedisStore;
+pub(crate) use runner::TaskPlace;
 pub use shared_limits::OnStoreDown;
 use shared_limits::SlotReports;
 pub use status::FleetStatus;
@@ -57,8 +58,9 @@ pub(crate) use status::{Condition, FleetMetrics, FleetReport};
 use store::{MAX_PAGE, Store};
 pub(crate) use store::{SharedAdmission, SharedCharge, StoreAbout, StoreError};
 pub use store_node::{StoreKind, StoreLogin, StoreSettings};
-use view::FleetView;
+pub use view::ListsElsewhere;
 pub(crate) use view::Replica;
+use view::{FleetView, shown_lists};
 
 /// Settings of a replica.
 #[derive(Debug, Clone, PartialEq)]
@@ -93,8 +95,7 @@ pub struct Fleet {
     /// Upstreams that run on this replica only, with the numbers of their leases.
     running: Mutex<BTreeMap<String, u64>>,
     lists: Mutex<SettledLists>,
-    /// Hash of the lists of the other replicas, as they show them.
-    lists_elsewhere: watch::Sender<u64>,
+    lists_elsewhere: watch::Sender<ListsElsewhere>,
     /// Settings of sessions that were taken over before they could be read, by sessions.
     late_settings: Mutex<HashMap<String, Vec<u8>>>,
     /// Asks for a heartbeat before its time.
@@ -204,8 +205,8 @@ impl Fleet {
         &self.settings.member
     }
 
-    /// Hash of the lists of the other replicas: it changes within two heartbeats after them.
-    pub(crate) fn lists_elsewhere(&self) -> watch::Receiver<u64> {
+    /// Watches the lists of the other replicas.
+    pub(crate) fn lists_elsewhere(&self) -> watch::Receiver<ListsElsewhere> {
         self.lists_elsewhere.subscribe()
     }
 
@@ -289,7 +290,7 @@ impl Fleet {
             draining: self.is_draining(),
             sessions: condition.sessions,
             running: self.running.lock().clone(),
-            lists: Some(format!("{:016x}", condition.lists)),
+            lists: Some(shown_lists(condition.lists)),
             has_settled: self.lists.lock().settle(condition.lists),
             reads_numbers: true,
             started: self.started,
@@ -304,7 +305,7 @@ impl Fleet {
             view.update(roster, &self.records, Instant::now());
             let is_steady = view.is_steady();
             let unclaimed = if is_steady { view.unclaimed(Instant::now()) } else { Vec::new() };
-            (unclaimed, view.lost_ends(), view.lists_elsewhere())
+            (unclaimed, view.lost_ends(), view.lists_elsewhere(condition.lists))
         };
         self.lists_elsewhere.send_if_modified(|known| std::mem::replace(known, lists) != lists);
         // Also requests learn of claims.

@@ -43,6 +43,7 @@ use crate::mcp::call::{ClientHandle, QuotaOwner};
 use crate::mcp::definition::downgrade::DefinitionForm;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::revision::Era;
 use crate::pins::{Change, Pins};
 use crate::policy::Principal;
 use crate::policy::limits::{LimitRequest, RemainingQuota};
@@ -229,6 +230,12 @@ impl Gateway {
         waiting.filter_map(|it| Some((it.upstream, it.kind?, it.key))).collect()
     }
 
+    /// Has requests wait until each upstream has been listed or has failed once, for as long as
+    /// their own time limits allow: for clients that know what there is from elsewhere.
+    pub(crate) fn wait_for_upstreams(&self) {
+        self.startup.set_patient();
+    }
+
     /// Waits until each upstream has been listed or has failed once.
     pub async fn wait_until_listed(&self) {
         self.startup.wait_for_all().await;
@@ -276,6 +283,14 @@ impl ClientContext {
     /// answers that are given only once, such as capabilities, should be complete.
     pub async fn wait_for_startup(&self) {
         self.gateway.startup.wait_for_startup().await;
+    }
+
+    /// Returns the era of the server of the only upstream once it is connected; `None` if it cannot
+    /// be reached, or if there is more than one.
+    pub async fn era_of_only_upstream(&self) -> Option<Era> {
+        let mut upstreams = self.config.upstreams();
+        let only = upstreams.next().filter(|_| upstreams.next().is_none())?;
+        only.era().await
     }
 
     /// Waits until the client can see the item with this public key, or an upstream for this URI.

@@ -45,7 +45,13 @@ impl Instance {
         format!("{self}.{text}")
     }
 
-    fn random() -> Self {
+    /// Returns the number, which proves nothing.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the number of a process that has no other.
+    pub(crate) fn random() -> Self {
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes).expect("the system has random numbers");
         // Zero is `SHARED`.

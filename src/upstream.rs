@@ -63,6 +63,8 @@ pub use subscriptions::{Subscribed, Subscription};
 /// Configuration of one upstream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
+    /// Number of the process that uses it, by which others find its tasks, if there are any.
+    pub instance: Option<crate::sealing::Instance>,
     /// Configured name of the upstream.
     pub name: UpstreamName,
     /// Process, URL or folder that the upstream is reached at.
@@ -118,9 +120,7 @@ impl Settings {
                     add(value.expose().as_bytes());
                 }
             }
-            UpstreamSource::OnOneReplica { settings, .. } => {
-                add(settings.fingerprint().as_bytes());
-            }
+            UpstreamSource::OnOneReplica { settings, .. } => add(settings.fingerprint().as_bytes()),
             UpstreamSource::Http { url, headers, account, egress, transport } => {
                 add(url.to_string().as_bytes());
                 add(format!("{account:?}{egress:?}{transport:?}").as_bytes());

@@ -109,6 +109,7 @@ pub(super) fn on_one_replica(settings: upstream::Settings) -> upstream::Settings
     let max_backoff = settings.retry.max_backoff.min(MAX_RUNNER_BACKOFF);
     let backoff = settings.retry.backoff.min(max_backoff);
     upstream::Settings {
+        // The replica that runs it then says which era its server speaks.
         era: Some(Era::Modern),
         timeouts,
         retry: upstream::RetrySettings { backoff, max_backoff, ..settings.retry },
@@ -134,8 +135,13 @@ pub(super) fn of_one_upstream(
     own.server.max_buffered = config.server.max_buffered;
     // Its clients are the replicas, which have limits per client.
     let many = MAX_OF_REPLICAS;
-    own.server.per_client =
-        downstream::ClientQuota { calls: many, waiting: many, streams: many, ..Default::default() };
+    own.server.per_client = downstream::ClientQuota {
+        calls: many,
+        waiting: many,
+        streams: many,
+        sessions: many,
+        ..Default::default()
+    };
     own.protocol.page_size = config.protocol.page_size;
     own.naming.mode = config::NamingMode::None;
     own.upstreams = vec![config::UpstreamConfig {

@@ -2,8 +2,8 @@
 //!
 //! A replica that has the lease of such an upstream runs it in a gateway of its own, which has this
 //! upstream only and no policy. All replicas, this one too, use that gateway as an upstream over
-//! HTTP: so lists, subscriptions, input requests and time limits are as for any other, and the
-//! replica that a client asks decides what the client may do.
+//! HTTP, in the era of the server itself: so lists, subscriptions, tasks, input requests and time
+//! limits are as for any other, and the replica that a client asks decides what the client may do.
 //!
 //! Invariants: an upstream runs only while the lease may be used. Its connections belong to one run
 //! and end with it. A replica that stops gives the lease back after the last request has ended, if
@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{App, settings};
+use super::{App, Identity, settings};
 use crate::config::{Config, UpstreamConfig};
 use crate::downstream::http::{RunningUpstream, RunningUpstreams, serve_connection};
 use crate::fleet::{Fleet, HeldLease, Lease};
@@ -133,8 +133,8 @@ impl UpstreamRunner {
         let (connect, until) = (Arc::clone(&self.connector), Arc::clone(deadline));
         let connector = Arc::new(ConnectUntil { connect, until });
         // With a number of its own: what it names with that is not of the gateway for clients.
-        let keys = self.fleet.keys().of_another_process();
-        let app = App::open_with(&self.config, connector, keys, None, None);
+        let identity = Identity::of_runner(self.fleet.keys().of_another_process());
+        let app = App::open_with(&self.config, connector, identity, None, None);
         let running = RunningUpstream {
             server: Arc::clone(app.server_state()),
             connections: app.components.downstream_tasks.clone(),

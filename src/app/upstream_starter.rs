@@ -14,12 +14,15 @@ use crate::fleet::{Condition, Fleet};
 use crate::mcp::call::CallContext;
 use crate::memory_budget::MemoryBudget;
 use crate::oauth::TokenOutcome;
+use crate::sealing::Instance;
 use crate::upstream::connect::Connect;
 use crate::upstream::{self, Upstream};
 
 /// Starts upstreams, at the start and when the configuration changes.
 pub(super) struct UpstreamStarter {
     pub(super) connector: Arc<dyn Connect>,
+    /// Number of this process.
+    pub(super) instance: Instance,
     pub(super) tasks: TaskTracker,
     /// Stops all of them.
     pub(super) stop: CancellationToken,
@@ -42,6 +45,7 @@ impl UpstreamStarter {
     ) -> upstream::Settings {
         let client = self.single_client.as_ref();
         let settings = settings::upstream(upstream, client, &config.state);
+        let settings = upstream::Settings { instance: Some(self.instance), ..settings };
         match self.runs_once(upstream) {
             Some(_) => settings::on_one_replica(settings),
             None => settings,

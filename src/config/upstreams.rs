@@ -282,6 +282,7 @@ fn upstream(
     }
     let upstream = source.zip(exports).map(|(source, exports)| UpstreamConfig {
         settings: upstream::Settings {
+            instance: None,
             name: exports.name.clone(),
             era: defaults.era,
             sharing: defaults.sharing.clone(),

@@ -5,7 +5,7 @@ use crate::mcp::meta;
 use crate::mcp::methods::METHODS;
 use crate::mcp::revision::{Era, Revision};
 
-/// Supported revisions, newest first; never empty.
+/// Supported revisions, newest first unless an era was put first; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versions(Vec<Revision>);
 
@@ -47,6 +47,13 @@ impl Versions {
     pub(super) fn to_json(&self) -> String {
         let quoted: Vec<_> = self.0.iter().map(|revision| format!("\"{revision}\"")).collect();
         format!("[{}]", quoted.join(","))
+    }
+
+    /// Returns the same revisions, those of an era first.
+    pub(super) fn with_first(&self, era: Era) -> Self {
+        let mut revisions = self.0.clone();
+        revisions.sort_by_key(|revision| revision.era() != era);
+        Self(revisions)
     }
 
     /// Supported revisions as a comma-separated list.
@@ -108,6 +115,15 @@ mod tests {
     const VERSION: &str = r#"{"_meta":{"io.modelcontextprotocol/protocolVersion":"x"}}"#;
     const CAPABILITIES: &str = r#"{"_meta":{"io.modelcontextprotocol/clientCapabilities":{}}}"#;
     const INFO: &str = r#"{"_meta":{"io.modelcontextprotocol/clientInfo":{}}}"#;
+
+    #[test]
+    fn the_revisions_of_either_era_come_first() {
+        let versions = Versions::default();
+        assert_eq!(versions.with_first(Era::Modern), versions);
+        let legacy_first = versions.with_first(Era::Legacy);
+        assert!(legacy_first.to_json().starts_with("[\"2025-11-25\",\"2025-06-18\""));
+        assert!(legacy_first.to_json().ends_with("\"2026-07-28\"]"));
+    }
 
     #[test]
     fn the_era_is_read_from_meta_method_and_header() {

@@ -6,6 +6,9 @@
 pub(crate) mod headers;
 mod input;
 mod listening;
+mod remote_tasks;
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -34,6 +37,7 @@ use crate::mcp::revision::{Era, Revision};
 use crate::memory_budget::BufferLimit;
 use crate::upstream;
 pub(super) use listening::ListenSubscription;
+pub(super) use remote_tasks::RemoteTasks;
 
 /// Response or stream of a request.
 #[allow(clippy::large_enum_variant, reason = "created and destructured once per request")]
@@ -115,7 +119,9 @@ pub(super) fn serve(
     match &*parts.method {
         DISCOVER => {
             let admitted = admit();
-            return ResponseKind::Unary(discover(parts, admitted, versions));
+            let versions = versions.clone();
+            let serves_replicas = state.settings.serves_replicas;
+            return ResponseKind::Unary(discover(parts, admitted, versions, serves_replicas));
         }
         listening::LISTEN => {
             let listening = admit().and_then(|permit| {
@@ -164,26 +170,42 @@ pub(super) fn serve(
 fn discover(
     parts: RequestParts,
     admitted: Result<Admission, ErrorResponse>,
-    versions: &Versions,
+    versions: Versions,
+    serves_replicas: bool,
 ) -> ResponseFuture {
-    let versions = versions.to_json();
     let response = async move {
         let discovered = match admitted {
+            Ok(_admission) if serves_replicas => discovery_of_server(&parts, &versions).await,
             Ok(_admission) => {
                 parts.client.wait_for_startup().await;
-                Ok(ClientResponse::object(&parts.id, &discovery(&parts.client.view(), versions)))
+                Ok(discovery(&parts.client.view(), &versions))
             }
             Err(refused) => Err(refused),
         };
-        Some(parts.finish(discovered))
+        let response = discovered.map(|result| ClientResponse::object(&parts.id, &result));
+        Some(parts.finish(response))
     };
     ResponseFuture { response: response.boxed(), messages: CallMessages::default() }
 }
 
-fn discovery(view: &RoleView, versions: String) -> Object {
+/// Describes the server that this process runs for other replicas, once it is connected. They use
+/// the era of the server itself, whose revisions come first: what one era has and the other has
+/// not, such as the tasks of 2025-11-25, would be lost otherwise.
+async fn discovery_of_server(
+    parts: &RequestParts,
+    versions: &Versions,
+) -> Result<Object, ErrorResponse> {
+    let Some(era) = parts.client.era_of_only_upstream().await else {
+        return Err(results::unavailable("the server is not connected", SERVER_RETRY));
+    };
+    parts.client.wait_for_startup().await;
+    Ok(discovery(&parts.client.view(), &versions.with_first(era)))
+}
+
+fn discovery(view: &RoleView, versions: &Versions) -> Object {
     let mut result = Object::new();
     result.set("resultType", COMPLETE);
-    result.set("supportedVersions", versions);
+    result.set("supportedVersions", versions.to_json());
     // This revision has tasks as an extension only.
     let capabilities = Capabilities { tasks: Tasks::default(), ..view.capabilities().clone() };
     result.set("capabilities", results::capabilities(&capabilities).to_bytes());
@@ -448,6 +470,8 @@ fn declares_extensions(capabilities: &Object) -> bool {
     capabilities.get_object("extensions").is_some_and(|extensions| !extensions.is_empty())
 }
 
+/// Delay after which a replica may ask again for a server that is not connected.
+const SERVER_RETRY: Duration = Duration::from_secs(1);
 /// Method that describes the server.
 const DISCOVER: &str = "server/discover";
 const COMPLETE: &str = "\"complete\"";
@@ -460,7 +484,6 @@ mod tests {
     use crate::downstream::response::ResponseBody;
     use crate::guard::Findings;
     use futures::{StreamExt, stream};
-    use std::time::Duration;
 
     fn text(response: ClientResponse) -> String {
         match response.text.into_whole() {

@@ -122,6 +122,7 @@ fn policy() -> Policy {
 fn upstream_settings(name: UpstreamName) -> upstream::Settings {
     let second = Duration::from_secs(1);
     upstream::Settings {
+        instance: None,
         source: UpstreamSource::Process(command(name.as_str())),
         name,
         era: None,

@@ -1,5 +1,5 @@
-//! Places of upstreams: the replica that runs one for all, and the one that has the connection of a
-//! client.
+//! Places of upstreams: the replica that runs one for all, the one that has the connection of a
+//! client, and the one whose server or session has a task.
 
 use std::io;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
@@ -24,6 +24,19 @@ use crate::sha256::sha256;
 pub(crate) struct RunnerStream {
     stream: TlsStream<TcpStream>,
     gone: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+/// Place of a task whose server or session one replica has.
+#[derive(Debug)]
+pub(crate) enum TaskPlace {
+    /// On this replica.
+    Here,
+    /// On another replica.
+    Member(Arc<Replica>),
+    /// Nowhere: its replica has ended.
+    Ended,
+    /// On a replica that cannot be reached at present, or may have ended.
+    Unreachable,
 }
 
 impl Fleet {
@@ -66,14 +79,33 @@ impl Fleet {
     }
 
     /// Returns the replica that has the connection of a client to an upstream; `None` if it is this
-    /// one. All replicas that know the same members return the same one.
+    /// one. All replicas that know and reach the same members return the same one.
     pub(crate) fn place_of_connection(&self, client: &str, upstream: &str) -> Option<Instance> {
-        let view = self.view();
-        let serving = view.members().filter(|it| !it.record.draining);
+        let (view, now) = (self.view(), Instant::now());
+        let is_reachable = |it: &Arc<Replica>| view.reachable(it.instance, now).is_some();
+        let serving = view.members().filter(|it| !it.record.draining && is_reachable(it));
         // The one with the highest hash: when another one joins or leaves, only its own move.
         let rank = |it: &Instance| sha256(format!("{it}/{upstream}/{client}"));
         let place = serving.map(|it| it.instance).max_by_key(rank)?;
         (place != self.instance()).then_some(place)
+    }
+
+    /// Returns the place of a task whose server or session is that of one replica. `is_of` knows
+    /// its number.
+    pub(crate) fn place_of_task(&self, is_of: impl Fn(Instance) -> bool) -> TaskPlace {
+        if is_of(self.instance()) {
+            return TaskPlace::Here;
+        }
+        let view = self.view();
+        match view.members().find(|member| is_of(member.instance)) {
+            Some(member) => match view.reachable(member.instance, Instant::now()) {
+                Some(member) => TaskPlace::Member(member),
+                None => TaskPlace::Unreachable,
+            },
+            // Without a record it may live, if the store does not know all of them.
+            None if view.is_steady() => TaskPlace::Ended,
+            None => TaskPlace::Unreachable,
+        }
     }
 
     /// Waits for the next heartbeat, whether it succeeds or not, or for the time of one.

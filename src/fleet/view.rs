@@ -34,6 +34,15 @@ pub(crate) struct Replica {
     pub(super) gone: CancellationToken,
 }
 
+/// Lists of the other replicas, as they show them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ListsElsewhere {
+    /// Hash of them; it changes within two heartbeats after one of them.
+    pub digest: u64,
+    /// True if all of them are those of this replica.
+    pub are_same: bool,
+}
+
 /// Knowledge of one replica about its fleet.
 pub(super) struct FleetView {
     /// This replica.
@@ -388,15 +397,17 @@ impl FleetView {
         self.replied_at.is_some() && self.members.values().all(|it| it.record.reads_numbers)
     }
 
-    /// Returns a hash of the lists of the other members.
-    pub(super) fn lists_elsewhere(&self) -> u64 {
-        let others = self.members.iter().filter(|(instance, _)| **instance != self.itself);
+    /// Returns the lists of the other members; `own` is the hash of those of this replica.
+    pub(super) fn lists_elsewhere(&self, own: u64) -> ListsElsewhere {
+        let others = || self.members.iter().filter(|(instance, _)| **instance != self.itself);
         // Their order is that of a hash table, so it must not count.
-        others.fold(0, |sum: u64, (instance, member)| {
+        let digest = others().fold(0, |sum: u64, (instance, member)| {
             let mut hasher = DefaultHasher::new();
             (instance, &member.record.lists).hash(&mut hasher);
             sum.wrapping_add(hasher.finish())
-        })
+        });
+        let own = Some(shown_lists(own));
+        ListsElsewhere { digest, are_same: others().all(|(_, member)| member.record.lists == own) }
     }
 
     /// Returns the time of the last reply of the store.
@@ -414,6 +425,11 @@ impl FleetView {
     pub(super) fn unreadable(&self) -> impl Iterator<Item = (&str, usize)> {
         self.unreadable.iter().map(|(key, count)| (&**key, *count))
     }
+}
+
+/// Returns the hash of the lists of a replica as its record shows it.
+pub(super) fn shown_lists(lists: u64) -> String {
+    format!("{lists:016x}")
 }
 
 /// Time for which the store must have been steady before a missing record says that its member has

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::{ClientContext, ClientIdentity, ConfigSnapshot, Subscriptions};
 use crate::catalog::RoleView;
 use crate::fairness::sleep_until;
+use crate::fleet::ListsElsewhere;
 use crate::mcp::definition::downgrade::DefinitionForm;
 use crate::mcp::kind::ListTopic;
 use crate::mcp::revision::Revision;
@@ -56,9 +57,14 @@ pub struct ClientNotifications {
     /// Per topic: the earliest time of the next notification.
     next_at: [Instant; 3],
     /// Lists of other processes, from which the client may list, too.
-    elsewhere: Option<watch::Receiver<u64>>,
-    /// Per topic: the time until which its last change counts as recent.
-    recent_until: [Instant; 3],
+    elsewhere: Option<watch::Receiver<ListsElsewhere>>,
+    /// Hash of these lists at the last comparison.
+    seen_elsewhere: u64,
+    /// Per topic: the time until which its last change counts as recent, if there was one of which
+    /// the client has been notified once only.
+    recent_until: [Option<Instant>; 3],
+    /// Per topic: whether lists of other processes have changed since its last change.
+    is_followed: [bool; 3],
 }
 
 impl ClientContext {
@@ -81,7 +87,9 @@ impl ClientContext {
             has_changed: [false; 3],
             next_at: [Instant::now(); 3],
             elsewhere: None,
-            recent_until: [Instant::now(); 3],
+            seen_elsewhere: 0,
+            recent_until: [None; 3],
+            is_followed: [false; 3],
         }
     }
 }
@@ -94,11 +102,13 @@ impl ClientNotifications {
         Self { has_changed: [true; 3], ..self }
     }
 
-    /// Notifies the client again if lists of other processes change within ten seconds after a
-    /// change: it may have listed from one that had not seen the change yet.
+    /// Notifies the client once more if lists of other processes change within ten seconds after a
+    /// change: it may have listed from one that had not seen the change yet. That is once all of
+    /// them have the same lists, or at the end of that time.
     #[must_use]
-    pub fn with_lists_elsewhere(self, lists: watch::Receiver<u64>) -> Self {
-        Self { elsewhere: Some(lists), ..self }
+    pub fn with_lists_elsewhere(self, mut lists: watch::Receiver<ListsElsewhere>) -> Self {
+        let seen_elsewhere = lists.borrow_and_update().digest;
+        Self { elsewhere: Some(lists), seen_elsewhere, ..self }
     }
 
     /// Continues with a new context of the same client, without repeating notifications.
@@ -123,7 +133,7 @@ impl ClientNotifications {
             drop(config);
             self.detect_changes();
             let now = Instant::now();
-            let mut wake_at: Option<Instant> = None;
+            let mut wake_at = self.repeat_followed(now);
             for topic in ListTopic::ALL {
                 let at = topic.index();
                 if !self.has_changed[at] {
@@ -149,7 +159,7 @@ impl ClientNotifications {
                 // loop.
                 Ok(()) = self.view.changed() => {}
                 () = sleep_until(wake_at) => {}
-                () = changed(&mut self.elsewhere) => self.mark_recent_changes(),
+                () = changed(&mut self.elsewhere) => {}
                 uri = self.subscriptions.next() => return Some(ClientNotification::Updated(uri)),
                 task = self.subscriptions.tasks().next() => {
                     return Some(ClientNotification::Task(task));
@@ -167,24 +177,36 @@ impl ClientNotifications {
         for topic in ListTopic::ALL {
             if current.differs(&self.seen, topic, self.form) {
                 self.has_changed[topic.index()] = true;
-                self.recent_until[topic.index()] = Instant::now() + RECENT;
+                self.recent_until[topic.index()] = Some(Instant::now() + RECENT);
+                self.is_followed[topic.index()] = false;
             }
         }
         self.seen = current;
     }
 
-    /// Marks the topics that have changed a short time ago: other processes may have seen it just
-    /// now.
-    fn mark_recent_changes(&mut self) {
-        let now = Instant::now();
-        for (has_changed, recent_until) in self.has_changed.iter_mut().zip(self.recent_until) {
-            *has_changed |= now < recent_until;
+    /// Marks the topics of which the client is to be notified again: those that have changed a
+    /// short time ago, and that other processes have seen since. Returns when there may be one.
+    fn repeat_followed(&mut self, now: Instant) -> Option<Instant> {
+        let ListsElsewhere { digest, are_same } = *self.elsewhere.as_mut()?.borrow_and_update();
+        let have_changed = std::mem::replace(&mut self.seen_elsewhere, digest) != digest;
+        let mut wake_at: Option<Instant> = None;
+        for at in 0..self.recent_until.len() {
+            let Some(until) = self.recent_until[at] else { continue };
+            self.is_followed[at] |= have_changed && now < until;
+            if now >= until || (are_same && self.is_followed[at]) {
+                self.has_changed[at] |= std::mem::take(&mut self.is_followed[at]);
+                // Once: the client has listed twice since the change then.
+                self.recent_until[at] = None;
+            } else if self.is_followed[at] {
+                wake_at = Some(wake_at.map_or(until, |other| other.min(until)));
+            }
         }
+        wake_at
     }
 }
 
 /// Waits until the lists of other processes have changed; for ever if there are no others.
-async fn changed(elsewhere: &mut Option<watch::Receiver<u64>>) {
+async fn changed(elsewhere: &mut Option<watch::Receiver<ListsElsewhere>>) {
     if let Some(lists) = elsewhere
         && lists.changed().await.is_ok()
     {

@@ -30,6 +30,9 @@ pub enum Error {
     /// No task of this client has this handle.
     #[error("no such task")]
     NoSuchTask,
+    /// The process that had the task has ended, or cannot be found.
+    #[error("the task may have been lost")]
+    TaskLost,
     /// The call has begun a task whose id is too long for a handle.
     #[error("the id of a task of upstream {upstream} is too long")]
     TaskIdTooLong {

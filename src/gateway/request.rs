@@ -26,7 +26,7 @@ use crate::mcp::input_request::REQUEST_STATE;
 use crate::mcp::kind::{Kind, SUBSCRIBE};
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::{Era, Revision};
-use crate::mcp::task::drop_related;
+use crate::mcp::task::{TaskScope, drop_related};
 use crate::policy::limits::{LimitRequest, Limits, Permit, RateLimited};
 use crate::request_scope;
 use crate::upstream;
@@ -307,8 +307,12 @@ impl ClientContext {
         context: Box<CallContext>,
     ) -> Result<CallOutcome<SuspendedRequest>, Error> {
         let completion = self.completion(&item.target, &request)?;
-        self.record_sending().await?;
         let (call, checks) = self.prepare_call(&item, request, context);
+        let is_elsewhere = |task: TaskScope| task.is_local() && !task.is_of(self.instance());
+        if call.scope.is_some_and(is_elsewhere) {
+            return Err(Error::TaskLost);
+        }
+        self.record_sending().await?;
         let (upstream, metrics) = (self.config.upstream(&item.upstream), &self.gateway.metrics);
         let outcome = upstream.call_recorded(call, &metrics.calls).await;
         if let Err(upstream::Error::Busy { .. }) = outcome {

@@ -4,6 +4,7 @@
 //! after the start would see empty lists for its whole life. An upstream that takes longer does not
 //! delay requests: the wait is limited from the start of the program, not from the request.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -19,6 +20,8 @@ const STARTUP_WAIT: Duration = Duration::from_secs(2);
 pub(super) struct StartupBarrier {
     pending: watch::Sender<Vec<UpstreamName>>,
     deadline: Instant,
+    /// True if requests wait without a time limit of their own.
+    is_patient: AtomicBool,
 }
 
 /// Guard of one pending upstream; when it is dropped, the barrier no longer waits for the upstream.
@@ -31,7 +34,13 @@ pub(super) struct PendingUpstream {
 impl StartupBarrier {
     /// Creates a barrier without upstreams.
     pub(super) fn new() -> Self {
-        Self { pending: watch::Sender::default(), deadline: Instant::now() + STARTUP_WAIT }
+        let (pending, deadline) = (watch::Sender::default(), Instant::now() + STARTUP_WAIT);
+        Self { pending, deadline, is_patient: AtomicBool::new(false) }
+    }
+
+    /// Has requests wait until no upstream is pending, however long that takes.
+    pub(super) fn set_patient(&self) {
+        self.is_patient.store(true, Ordering::Relaxed);
     }
 
     /// Adds an upstream until the returned guard is dropped.
@@ -42,6 +51,9 @@ impl StartupBarrier {
 
     /// Waits until no upstream is pending, at most until the end of the startup period.
     pub(super) async fn wait_for_startup(&self) {
+        if self.is_patient.load(Ordering::Relaxed) {
+            return self.wait_for_all().await;
+        }
         if !self.pending.borrow().is_empty() {
             // A timeout is acceptable: the list is then partial and says so.
             let _ = tokio::time::timeout_at(self.deadline, self.wait_for_all()).await;
@@ -82,7 +94,11 @@ mod tests {
         assert_eq!(start.elapsed(), STARTUP_WAIT);
         startup.wait_for_startup().await;
         assert_eq!(start.elapsed(), STARTUP_WAIT);
+        startup.set_patient();
+        let long = tokio::time::timeout(10 * STARTUP_WAIT, startup.wait_for_startup());
+        assert!(long.await.is_err());
         drop(other);
+        startup.wait_for_startup().await;
         startup.wait_for_all().await;
     }
 

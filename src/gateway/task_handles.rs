@@ -32,6 +32,7 @@ use crate::mcp::task::{
 };
 use crate::policy::Principal;
 use crate::sealing::{self, Sealer, SealingKeys};
+use crate::upstream::UpstreamSource;
 
 /// Seals and opens task handles.
 pub(super) struct TaskHandleCodec(Sealer);
@@ -57,11 +58,8 @@ impl TaskHandleCodec {
         Self(keys.repeatable_sealer("task handle"))
     }
 
-    /// Seals a task into a handle; `None` if the upstream's id is too long.
+    /// Seals a task into a handle; `None` if that would be too long to be opened.
     fn seal(&self, principal: &Principal, task: &TaskRef) -> Option<String> {
-        if task.own.len() > MAX_TASK_ID_BYTES {
-            return None;
-        }
         let handle = self.0.seal(&principal.sealing_name(), &task.write()?);
         (handle.len() <= sealing::MAX_TEXT).then_some(handle)
     }
@@ -123,6 +121,8 @@ pub(super) struct TaskIdRewriter {
     pub(super) tool: Box<str>,
     /// The client's era: a task of the other era is unusable for it.
     pub(super) era: Era,
+    /// The longest id of the upstream that becomes a handle, in bytes.
+    max_id: usize,
     /// Whether the call can begin a task.
     begins_task: bool,
     /// The tasks that the client's request has named.
@@ -260,6 +260,9 @@ impl TaskIdMapper for TaskIdRewriter {
     }
 
     fn new_handle(&self, scope: TaskScope, own: &str) -> Option<String> {
+        if own.len() > self.max_id {
+            return None;
+        }
         let (upstream, tool) = (self.upstream.as_str().into(), self.tool.clone());
         let task = TaskRef { upstream, scope, tool, era: self.era, own: own.into() };
         self.codec.seal(&self.identity.principal, &task)
@@ -305,15 +308,44 @@ impl ClientContext {
         tool: &str,
         era: Era,
     ) -> TaskIdRewriter {
+        let max_id = match self.config.upstream(upstream).settings().source {
+            // The replica that runs the server has sealed its id, within the other bound.
+            UpstreamSource::OnOneReplica { .. } => sealing::MAX_TEXT,
+            _ => MAX_TASK_ID_BYTES,
+        };
         TaskIdRewriter {
             codec: Arc::clone(&self.gateway.task_handles),
             identity: self.identity(),
             upstream: upstream.clone(),
             tool: tool.into(),
             era,
+            max_id,
             begins_task: false,
             named: Vec::new(),
         }
+    }
+
+    /// Returns the scope of the task that a request of this era names, as
+    /// [`ClientContext::scope_of_task`] does.
+    pub fn scope_of_named_task(
+        &self,
+        method: &str,
+        params: &Object,
+        era: Era,
+    ) -> Option<TaskScope> {
+        let handle = match Method::of(method)? {
+            method if method.is_task_method() => params.get_string(TASK_ID)?.as_ref().into(),
+            Method::CallTool if era == Era::Legacy => related(params)?,
+            _ => return None,
+        };
+        self.scope_of_task(&handle, era)
+    }
+
+    /// Returns the scope of one of the client's tasks, if that is in a process or session of one
+    /// Weir process. What the client may do there is not decided here.
+    pub fn scope_of_task(&self, handle: &str, era: Era) -> Option<TaskScope> {
+        let task = self.gateway.task_handles.open(&self.principal, handle)?;
+        (task.era == era && task.scope.is_local()).then_some(task.scope)
     }
 
     /// Opens one of the client's handles, in this era. A client that may not (or no longer) call
@@ -348,7 +380,9 @@ mod tests {
 
     #[test]
     fn a_handle_opens_for_whom_it_was_given_to_and_for_nobody_else() {
-        let (handles, alice) = (TaskHandleCodec::new(&SealingKeys::random()), principal("alice"));
+        let keys = SealingKeys::random();
+        let (handles, alice) = (TaskHandleCodec::new(&keys), principal("alice"));
+        let process = TaskScope::unique(keys.instance());
         let seal = |principal: &Principal, task: TaskRef| {
             handles.seal(principal, &task).expect("a handle")
         };
@@ -357,7 +391,7 @@ mod tests {
         assert_eq!(seal(&alice, task()), handle, "a task has one handle");
         assert_ne!(seal(&principal("bob"), task()), handle);
         assert_ne!(seal(&alice, TaskRef { own: "t,2".into(), ..task() }), handle);
-        assert_ne!(seal(&alice, TaskRef { scope: TaskScope::unique(), ..task() }), handle);
+        assert_ne!(seal(&alice, TaskRef { scope: process, ..task() }), handle);
         assert_eq!(handles.open(&principal("bob"), &handle), None);
         assert_eq!(
             TaskHandleCodec::new(&SealingKeys::random()).open(&alice, &handle),
@@ -378,7 +412,7 @@ mod tests {
         let longest = of(MAX_TASK_ID_BYTES);
         let handle = handles.seal(&alice, &longest).expect("a handle");
         assert_eq!(handles.open(&alice, &handle), Some(longest));
-        assert_eq!(handles.seal(&alice, &of(MAX_TASK_ID_BYTES + 1)), None);
+        assert_eq!(handles.seal(&alice, &of(sealing::MAX_TEXT)), None);
         let named = TaskRef { tool: "x".repeat(sealing::MAX_TEXT).into(), ..task() };
         assert_eq!(handles.seal(&alice, &named), None, "it could not be opened");
         let named = TaskRef { tool: "x".repeat(1 << 16).into(), ..task() };

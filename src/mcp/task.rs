@@ -11,7 +11,8 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +22,7 @@ use crate::coalescing_queue::CoalescingQueue;
 use crate::json::{self, Object};
 use crate::mcp::meta;
 use crate::mcp::revision::Era;
+use crate::sealing::Instance;
 use crate::sha256::sha256;
 
 /// Member that names a task.
@@ -44,6 +46,10 @@ pub const MAX_TASK_ID_BYTES: usize = 1_024;
 
 /// Scope in which an upstream's task id is unique: one process, one session, or the server behind a
 /// URL without sessions. In another scope the same id may be another client's task.
+///
+/// The scope of a process or session contains a part of the number of the Weir process that has it,
+/// so that the other replicas of a fleet can find that one. They need not know of this form: to
+/// earlier versions a scope is any number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskScope(u64);
 
@@ -51,12 +57,17 @@ impl TaskScope {
     /// Bit that is set in scopes of servers, so that they differ from all others.
     const OF_SERVER: u64 = 1 << 63;
 
-    /// Creates a unique scope for a process or a session. It is random, because handles outlive the
-    /// process: no later one may take another's session for its own.
-    pub fn unique() -> Self {
-        let mut bytes = [0; 8];
-        getrandom::fill(&mut bytes).expect("the system has random numbers");
-        Self(u64::from_be_bytes(bytes) & !Self::OF_SERVER)
+    /// Creates a unique scope for a process or a session of this Weir process. Handles outlive that
+    /// one, and no later one may take another's session for its own: therefore both parts are
+    /// random, and within a Weir process the second one counts on.
+    pub fn unique(instance: Instance) -> Self {
+        static NEXT: LazyLock<AtomicU32> = LazyLock::new(|| {
+            let mut bytes = [0; 4];
+            getrandom::fill(&mut bytes).expect("the system has random numbers");
+            AtomicU32::new(u32::from_be_bytes(bytes))
+        });
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self((Self::part_of(instance) << 32) | u64::from(number))
     }
 
     /// The scope of a server without sessions, identified by the hash of its settings.
@@ -64,6 +75,22 @@ impl TaskScope {
         let hash = sha256(fingerprint);
         let first = hash.first_chunk().expect("a hash has more than eight bytes");
         Self(u64::from_be_bytes(*first) | Self::OF_SERVER)
+    }
+
+    /// Whether the scope belongs to a process or session of one Weir process; the tasks of a server
+    /// without sessions are good in all.
+    pub fn is_local(self) -> bool {
+        self.0 & Self::OF_SERVER == 0
+    }
+
+    /// Whether the scope belongs to a process or session of this Weir process.
+    pub fn is_of(self, instance: Instance) -> bool {
+        self.is_local() && self.0 >> 32 == Self::part_of(instance)
+    }
+
+    /// 31 bits of the number of a Weir process, which is random.
+    fn part_of(instance: Instance) -> u64 {
+        instance.number() >> 33
     }
 
     /// The scope as bytes.
@@ -311,6 +338,7 @@ pub(crate) mod testing {
 mod tests {
     use super::testing::Brackets;
     use super::*;
+    use crate::sealing::SealingKeys;
     use futures::FutureExt;
 
     fn object(text: &str) -> Object {
@@ -354,8 +382,12 @@ mod tests {
 
     #[test]
     fn a_scope_is_one_process_or_one_server_and_survives_being_written() {
-        let (process, server) = (TaskScope::unique(), TaskScope::of_server("a"));
-        assert_ne!(process, TaskScope::unique());
+        let keys = SealingKeys::random();
+        let (instance, other) = (keys.instance(), keys.of_another_process().instance());
+        let (process, server) = (TaskScope::unique(instance), TaskScope::of_server("a"));
+        assert_ne!(process, TaskScope::unique(instance));
+        assert!(process.is_local() && process.is_of(instance) && !process.is_of(other));
+        assert!(!server.is_local() && !server.is_of(instance));
         assert_eq!(server, TaskScope::of_server("a"));
         assert_ne!(server, TaskScope::of_server("b"));
         for scope in [process, server] {

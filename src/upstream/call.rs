@@ -20,6 +20,7 @@ use super::message::{SentCount, TransportError};
 use super::supervisor::{FaultKind, FaultReport};
 use super::{ConnectionStatus, Error, UpstreamLimits};
 use crate::mcp::call::{CallContext, CallOutcome, UpstreamRequest};
+use crate::mcp::revision::Era;
 use crate::metrics::Gauge;
 use crate::upstream::SuspendedCall;
 use crate::upstream::call::active_call::{ActiveCall, SentResponse};
@@ -109,6 +110,13 @@ impl Upstream {
     /// not stopped for idleness until the guard is dropped.
     pub async fn start_and_keep_alive(&self) -> KeepAliveGuard {
         KeepAliveGuard { _usage: self.acquire_usage().await }
+    }
+
+    /// Returns the era of the server; a stopped on-demand upstream is started for that. Waits while
+    /// the upstream is starting; `None` if it is not connected then.
+    pub async fn era(&self) -> Option<Era> {
+        let _usage = self.acquire_usage().await;
+        Some(self.connection().ok()?.about().era())
     }
 
     /// Keeps a running upstream from being stopped for idleness until the guard is dropped. A

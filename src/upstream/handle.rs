@@ -317,17 +317,12 @@ impl Upstream {
         let connection = self.connection()?;
         let about = connection.about();
         let supports_tasks = about.era() == Era::Modern && about.capabilities.has_tasks();
-        let is_task_known = connection.task_scope() == Some(task.scope);
-        if !supports_tasks
-            || !is_task_known
-            || matches!(self.shared.settings.sharing, Sharing::Client)
-        {
+        let shares_tasks = !matches!(self.shared.settings.sharing, Sharing::Client);
+        let scope = connection.scope_of_tasks(task.scope);
+        let Some(scope) = scope.filter(|_| supports_tasks && shares_tasks) else {
             return Ok(Subscribed::Refused(None));
-        }
-        self.shared
-            .subscriptions
-            .task_registry()
-            .join(own, Subscriber::Task(task), owner, usage)
-            .await
+        };
+        let subscriber = Subscriber::Task(FollowedTask { scope, ..task });
+        self.shared.subscriptions.task_registry().join(own, subscriber, owner, usage).await
     }
 }

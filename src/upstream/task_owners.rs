@@ -18,6 +18,8 @@ use crate::sync::Mutex;
 /// Maximum known tasks of a connection, and of one client.
 const MAX_TASKS: usize = 4_096;
 const MAX_OWN: usize = 256;
+/// Longest id of a known task: of one that has a handle.
+const MAX_KNOWN_BYTES: usize = 2 * MAX_TASK_ID_BYTES;
 
 /// Client request whose response names a task of that client.
 #[derive(Debug, Clone)]
@@ -49,7 +51,7 @@ impl TaskOwners {
         let TaskClaim { owner, task_id } = claim;
         let created = response.get_object("task").filter(|_| task_id.is_none());
         let task = created.as_ref().unwrap_or(response);
-        let Some(id) = task.get_string(TASK_ID).filter(|id| id.len() <= MAX_TASK_ID_BYTES) else {
+        let Some(id) = task.get_string(TASK_ID).filter(|id| id.len() <= MAX_KNOWN_BYTES) else {
             return;
         };
         let handle: Option<Box<str>> = match &task_id {

@@ -88,6 +88,7 @@ pub(super) fn settings(over: TestTransport) -> Settings {
         },
     };
     Settings {
+        instance: None,
         name: "hub".parse().expect("a name"),
         source,
         era: None,

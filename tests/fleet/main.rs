@@ -25,3 +25,4 @@ mod rolling;
 mod sessions;
 mod strangers;
 mod streams;
+mod tasks;

@@ -232,7 +232,8 @@ async fn a_server_is_replaced_by_one_with_other_settings() {
     let (code, text) = world.replicas.command(0, "reload");
     assert_eq!(code, 0, "{text}");
     until("it was started again", || world.runs().len() > before).await;
-    assert!(world.call(0, Revision::LEGACY, "again").await.is_result());
+    let outcome = world.call(0, Revision::LEGACY, "again").await;
+    assert!(outcome.is_result(), "{outcome:?}");
     world.check_runs(before + 1, losses);
 }
 

@@ -58,9 +58,25 @@ async fn a_client_without_sessions_has_one_connection_in_the_whole_fleet() {
     let holds = |number: &usize| world.replicas[*number].resources().children > 1;
     let place = world.replicas.numbers().find(holds).expect("a replica has it");
     world.replicas.kill(place).await;
-    client.move_to(&world.replicas[(place + 1) % 3].address);
-    world.replicas.wait_until_known(2).await;
-    assert!(client.call(OWN, json!({ "nonce": "after" })).await.is_result());
+    let before = world.processes();
+    for known in [3, 2] {
+        // Before and after its record has expired.
+        if known == 2 {
+            world.replicas.wait_until_known(known).await;
+        }
+        for turn in [1, 2, 1, 2] {
+            client.move_to(&world.replicas[(place + turn) % 3].address);
+            let outcome = client.call(OWN, json!({ "nonce": "after" })).await;
+            assert!(outcome.is_result(), "{known} {turn}: {outcome:?}");
+        }
+    }
+    // On a busy machine the other two may not have reached each other, either.
+    let unreachable = world.replicas.numbers().map(|number| {
+        let status = world.replicas.status(number);
+        status["fleet"]["hops"]["unreachable"].as_u64().expect("a number")
+    });
+    let (unreachable, opened) = (unreachable.sum::<u64>(), world.processes() - before);
+    assert!(opened == 1 || unreachable > 2, "{opened} opened, {unreachable} not reached");
 }
 
 #[tokio::test]

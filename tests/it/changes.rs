@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
+use weir::fleet::ListsElsewhere;
 use weir::gateway::ClientNotification;
 use weir::mcp::kind::{Kind, ListTopic};
 use weir::mcp::revision::Revision;
@@ -99,30 +101,46 @@ async fn a_steady_stream_of_changes_is_told_at_most_once_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_is_told_again_when_other_processes_follow_it_within_ten_seconds() {
+async fn a_change_is_told_once_more_when_other_processes_have_followed_it_within_ten_seconds() {
     let key = "1".repeat(64);
     let role = "[roles.all]\nprompts.allow = [\"*\"]\n[clients.ann]\nrole = \"all\"\n";
     let config = format!("{role}key_sha256 = [\"{key}\"]\n");
     let world = World::start(hub(MODERN_HTTP), &config).await;
     let client = world.client_context("ann");
-    let (elsewhere, lists) = watch::channel(0);
+    let (elsewhere, lists) = watch::channel(ListsElsewhere::default());
+    let follow = |digest, are_same| _ = elsewhere.send_replace(ListsElsewhere { digest, are_same });
     let subscriptions = client.subscriptions(client.client_handle());
     let notifications = client.listen(&subscriptions, Revision::NEWEST);
     let mut notifications = notifications.with_lists_elsewhere(lists);
     let mut next = async || tokio::time::timeout(SILENCE, notifications.next()).await;
-    elsewhere.send_replace(1);
+    follow(1, false);
     assert!(next().await.is_err(), "nothing has changed here");
-    world.upstream("hub").add_prompt("new").await;
     let changed = Ok(Some(ClientNotification::Lists(ListTopic::Prompts)));
+    // One follows, then the other one.
+    world.upstream("hub").add_prompt("new").await;
     assert_eq!(next().await, changed);
-    for follower in [2, 3] {
-        pass(Duration::from_secs(4)).await;
-        elsewhere.send_replace(follower);
-        assert_eq!(next().await, changed);
+    follow(2, false);
+    assert!(next().await.is_err(), "the other one has not followed yet");
+    follow(3, true);
+    assert_eq!(next().await, changed);
+    follow(4, true);
+    assert!(next().await.is_err(), "twice for one change");
+    // One does not follow, because its server is down.
+    world.upstream("hub").add_prompt("newer").await;
+    assert_eq!(next().await, changed);
+    let began = Instant::now();
+    follow(5, false);
+    while next().await != changed {
+        assert!(began.elapsed() < Duration::from_secs(11), "not notified again");
     }
-    pass(Duration::from_secs(4)).await;
-    elsewhere.send_replace(4);
-    assert!(next().await.is_err(), "another change");
+    follow(6, true);
+    assert!(next().await.is_err(), "twice for one change");
+    // The others have seen the change before this one.
+    follow(7, false);
+    world.upstream("hub").add_prompt("newest").await;
+    assert_eq!(next().await, changed);
+    follow(7, true);
+    assert!(next().await.is_err(), "the client has listed from none that had not");
     drop((client, subscriptions));
     world.close().await;
 }

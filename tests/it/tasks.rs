@@ -42,6 +42,24 @@ async fn a_task_of_a_modern_server_keeps_its_handle_in_the_next_process() {
     world.close().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_task_in_a_child_of_a_process_that_has_ended_may_have_been_lost() {
+    for (side, upstream) in [(MODERN_HTTP, MODERN_STDIO), (LEGACY_HTTP, LEGACY_STDIO)] {
+        let mut world = World::start(working(upstream), "").await;
+        let client = world.client_declaring(side, EXTENSION).await;
+        begin_tasks(&world, "hub", "own.1");
+        let handle = begun(&client, "hub__a").await;
+        world.restart().await;
+        let reply = about(&client, "tasks/get", &handle).await;
+        assert_eq!(reply.code(), -32602, "{reply:?}");
+        let text = object(reply.error()).get_string("message").expect("a message").into_owned();
+        assert!(text.contains("may have been lost"), "{text}");
+        assert_eq!(world.upstream("hub").count("tasks/get"), 0);
+        drop(client);
+        world.close().await;
+    }
+}
+
 /// Whether both sides have the same kind of tasks.
 fn has_tasks(cell: Cell) -> bool {
     cell.client.revision == cell.upstream.revision

@@ -152,6 +152,7 @@ fn failure(oneshot: &OneShotGateway, key: &str, fault: Error) -> Failure {
         Error::Request(text) => Failure::Usage(text),
         fault @ Error::TaskIdTooLong { .. } => Failure::ErrorResponse(format!("{key}: {fault}")),
         Error::NoSuchTask => Failure::Usage("there is no such task".to_owned()),
+        fault @ Error::TaskLost => Failure::Unreachable(fault.to_string()),
         Error::AuditUnavailable => {
             Failure::Unreachable("the audit log cannot record the request".to_owned())
         }

@@ -251,15 +251,16 @@ async fn post_modern(
                 }
             }
         }
-        ResponseKind::Stream(listening) => {
+        ResponseKind::Stream(mut listening) => {
             request.require_memory()?;
+            hop::tasks::follow_elsewhere(request, client, &mut listening);
             Ok(sse_streams::listen(state, listening))
         }
     }
 }
 
-/// Sends a request on to the replica that has what it needs: the call that it resumes, or the
-/// client's own connection to the upstream.
+/// Sends a request on to the replica that has what it needs: the call that it resumes, the task
+/// that it is about, or the client's own connection to the upstream.
 async fn forward_placed(
     request: &HttpRequest,
     client: &ClientContext,
@@ -268,21 +269,29 @@ async fn forward_placed(
     let Some(fleet) = request.state.fleet().filter(|_| !request.connection.is_forwarded()) else {
         return Ok(None);
     };
-    let state = message.params.get_string("requestState");
-    let place = match state.as_deref().and_then(Instance::split_named) {
-        Some((instance, _)) => Some(instance),
-        None => {
-            let (method, params) = (&message.method, &message.params);
-            let upstream = client.upstream_with_own_connection(Revision::NEWEST, method, params);
-            let name = &client.principal().name;
-            upstream.await.and_then(|it| fleet.place_of_connection(name, it.as_str()))
-        }
-    };
-    match place {
-        Some(instance) => Box::pin(hop::forward_to(request, client, instance)).await,
-        None => Ok(None),
+    let (method, params) = (&message.method, &message.params);
+    // A task is where it began, also if the client's connection would be elsewhere by now.
+    if let Some(scope) = client.scope_of_named_task(method, params, Era::Modern) {
+        return Box::pin(hop::tasks::forward(request, client, scope)).await;
     }
+    let state = params.get_string("requestState");
+    if let Some((instance, _)) = state.as_deref().and_then(Instance::split_named) {
+        return Box::pin(hop::forward_to(request, client, instance)).await;
+    }
+    let upstream = client.upstream_with_own_connection(Revision::NEWEST, method, params).await;
+    let Some(upstream) = upstream else { return Ok(None) };
+    // A replica that cannot be reached has no place from then on, and all agree about the next one.
+    for _ in 0..MAX_PLACES {
+        let place = fleet.place_of_connection(&client.principal().name, upstream.as_str());
+        let Some(instance) = place else { break };
+        if let Some(response) = Box::pin(hop::forward_to(request, client, instance)).await? {
+            return Ok(Some(response));
+        }
+    }
+    Ok(None)
 }
 
+/// Replicas that are tried for a client's own connection to an upstream.
+const MAX_PLACES: usize = 3;
 /// Delay after which a client may retry during shutdown.
 const CLOSING_RETRY: Duration = Duration::from_secs(1);

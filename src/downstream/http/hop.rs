@@ -8,6 +8,8 @@
 //! refuses it without executing it. The headers of this module count only on a connection of
 //! another replica, whose certificate proves that it belongs to the fleet.
 
+pub(super) mod tasks;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,10 +46,9 @@ pub(super) async fn forward(
     fleet: &Fleet,
     member: &Replica,
 ) -> Result<Option<HttpResponse>, HttpRefusal> {
-    let (state, principal) = (&request.state, client.principal());
-    let permit = state.hops.acquire(principal, principal.share(MAX_HOPS));
-    let permit = permit.ok_or_else(|| results::too_busy(HOP_RETRY))?;
-    match fleet.hop(member, forwarded(request, fleet)).await {
+    let state = &request.state;
+    let permit = permit(request, client).ok_or_else(|| results::too_busy(HOP_RETRY))?;
+    match fleet.hop(member, forwarded(request, fleet, request.text.clone())).await {
         Ok(response) if response.status() == StatusCode::MISDIRECTED_REQUEST => {
             // It knows of a claim that this replica has not read yet.
             fleet.refresh().await;
@@ -81,6 +82,12 @@ pub(super) async fn forward_to(
     forward(request, client, fleet, &member).await
 }
 
+/// Counts a request of a client that is at another replica; `None` if there are too many.
+fn permit(request: &HttpRequest, client: &ClientContext) -> Option<impl Send + Sync + use<>> {
+    let principal = client.principal();
+    request.state.hops.acquire(principal, principal.share(MAX_HOPS))
+}
+
 /// Returns the id of the request in this text, for an error response.
 fn id_of(text: &Bytes) -> Option<Id> {
     match Message::parse(text.clone()) {
@@ -89,10 +96,10 @@ fn id_of(text: &Bytes) -> Option<Id> {
     }
 }
 
-/// Copies a request, with what only this replica knows of its client.
-fn forwarded(request: &HttpRequest, fleet: &Fleet) -> Request<Full<Bytes>> {
-    let HttpRequest { parts, connection, text, .. } = request;
-    let mut copy = Request::new(Full::new(text.clone()));
+/// Copies a request with this text, and with what only this replica knows of its client.
+fn forwarded(request: &HttpRequest, fleet: &Fleet, text: Bytes) -> Request<Full<Bytes>> {
+    let HttpRequest { parts, connection, .. } = request;
+    let mut copy = Request::new(Full::new(text));
     *copy.method_mut() = parts.method.clone();
     *copy.uri_mut() = parts.uri.clone();
     let headers = copy.headers_mut();
@@ -185,7 +192,8 @@ pub(super) fn misdirected() -> HttpRefusal {
 
 /// Sends a copy of a request to another replica, whose response does not matter.
 pub(super) async fn forward_copy(request: &HttpRequest, fleet: &Fleet, member: &Replica) {
-    if let Ok(response) = fleet.hop(member, forwarded(request, fleet)).await {
+    let copy = forwarded(request, fleet, request.text.clone());
+    if let Ok(response) = fleet.hop(member, copy).await {
         // Read to its end, so that the connection is kept.
         let mut body = response.into_body();
         while body.chunk().await.is_some_and(|chunk| chunk.is_ok()) {}

@@ -11,7 +11,7 @@ use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use tokio_util::sync::CancellationToken;
 
-use super::hop;
+use super::hop::{self, tasks};
 use super::request::HttpRequest;
 use super::response_body::{self, HttpRefusal, HttpResponse};
 use super::{call, head, resume, sse_streams};
@@ -29,6 +29,7 @@ use crate::gateway::ClientContext;
 use crate::jsonrpc::{self, Message, Notification};
 use crate::mcp::call::ClientHandle;
 use crate::mcp::revision::{Era, Revision};
+use crate::mcp::task::TaskScope;
 
 /// Handles a message of a session, or opens one.
 pub(super) async fn post(
@@ -44,13 +45,25 @@ pub(super) async fn post(
     if let Some(response) = forward_to_asker(request, client, &message).await? {
         return Ok(response);
     }
-    let session = find_session(request, client, Some(&message)).await?;
+    let mut copied = None;
+    if let Some(scope) = tasks::legacy_scope(request, client, &message) {
+        if let Some(response) = Box::pin(tasks::forward(request, client, scope)).await? {
+            return Ok(response);
+        }
+        copied = Box::pin(copied_session(request, client, scope)).await?;
+    }
+    let session = match copied {
+        Some(copy) => copy,
+        None => find_session(request, client, Some(&message)).await?,
+    };
     match message {
         Message::Request(message) => {
             // A lost stream does not end a call of this era, and so not its response.
             request.gone = Box::pin(future::pending());
             let (settings, id) = (&request.state.settings, Some(message.id.clone()));
-            let mode = match settings.resumable {
+            // A copy of a session that another replica has cannot be found again.
+            let is_resumable = settings.resumable && !session.is_moved();
+            let mode = match is_resumable {
                 // Buffered as a whole, because it may have to be sent a second time.
                 true => ResponseMode::SharedStream,
                 false => ResponseMode::OwnStream,
@@ -61,7 +74,7 @@ pub(super) async fn post(
             if changes_settings {
                 call.response = recording_settings(&request.state, &session, call.response);
             }
-            let resumable = settings.resumable.then(|| session.clone_guard());
+            let resumable = is_resumable.then(|| session.clone_guard());
             let call = call::limited_in_session(request, client, session, id, call);
             match resumable {
                 Some(session) => Ok(Box::pin(resume::respond(request, &session, call)).await),
@@ -227,8 +240,8 @@ async fn find_session(
     client: &ClientContext,
     message: Option<&Message>,
 ) -> Result<SessionGuard, HttpRefusal> {
-    let (state, headers) = (&request.state, request.headers());
-    if !headers.contains_key(session::HEADER) {
+    let state = &request.state;
+    if !request.headers().contains_key(session::HEADER) {
         let text = "no session: send `initialize` first, then the Mcp-Session-Id of its response";
         return Err((StatusCode::BAD_REQUEST, text).into());
     }
@@ -242,17 +255,24 @@ async fn find_session(
     };
     client.audit_event().set_session(&session.mark);
     client.audit_event().set_revision(session.peer.context.revision);
+    check_version(request, session.peer.context.revision)?;
+    Ok(session)
+}
+
+/// Refuses a request of a session of this revision that has an invalid or unsupported version
+/// header.
+fn check_version(request: &HttpRequest, revision: Revision) -> Result<(), HttpRefusal> {
     // Spec 2025-06-18 and later, transports: an invalid or unsupported version MUST get 400.
     // Earlier revisions have no such header. Without the header the session's version applies.
-    let checked = session.peer.context.revision >= Revision::V2025_06_18;
-    if checked && headers.contains_key(headers::VERSION) {
+    let is_checked = revision >= Revision::V2025_06_18;
+    if is_checked && request.headers().contains_key(headers::VERSION) {
         let version = request.version().and_then(|text| text.parse().ok());
-        if !version.is_some_and(|revision| state.settings.versions.has(revision)) {
+        if !version.is_some_and(|revision| request.state.settings.versions.has(revision)) {
             let text = "this MCP-Protocol-Version is not supported here";
             return Err((StatusCode::BAD_REQUEST, text).into());
         }
     }
-    Ok(session)
+    Ok(())
 }
 
 /// Finds the session of a request among those in use.
@@ -262,6 +282,44 @@ pub(super) fn find_open_session(
 ) -> Option<SessionGuard> {
     let id = host_check::single_value(request.headers(), &session::HEADER)?;
     request.state.sessions.find(client, id, request.state.settings.session_lifetime)
+}
+
+/// Copies a legacy session that another replica has, for a request about a task of this scope;
+/// `None` if the task is not here, or if the session is here or can be taken over.
+async fn copied_session(
+    request: &HttpRequest,
+    client: &ClientContext,
+    scope: TaskScope,
+) -> Result<Option<SessionGuard>, HttpRefusal> {
+    let (state, settings) = (&request.state, &request.state.settings);
+    let is_here = scope.is_of(client.instance());
+    let Some(fleet) = state.fleet().filter(|_| is_here) else { return Ok(None) };
+    if find_open_session(request, client).is_some() {
+        return Ok(None);
+    }
+    let id = host_check::single_value(request.headers(), &session::HEADER);
+    let max_age = settings.session_lifetime.max_age;
+    let opened = id.and_then(|id| Some((id, state.sessions.open_id(client, id, max_age)?)));
+    let Some((id, opened)) = opened else { return Ok(None) };
+    let revision = opened.facts.revision;
+    if !settings.versions.has(revision) {
+        return Ok(None);
+    }
+    let placed = session::placed(id, opened.sealed_by, &opened.facts, max_age);
+    match fleet.place(&placed, || false).await {
+        // A request that was sent on takes nothing over.
+        Place::Undecided if !request.connection.is_forwarded() => Ok(None),
+        Place::Here(_) | Place::Ended => Ok(None),
+        Place::Member(_) | Place::Undecided => {
+            let (connection, limit) = (|| connection(state, client), settings.per_client.sessions);
+            let copy = state.sessions.copy(client, (id, opened), connection, limit);
+            let copy = copy.map_err(|_| results::too_busy(SESSION_RETRY))?;
+            client.audit_event().set_session(&copy.mark);
+            client.audit_event().set_revision(revision);
+            check_version(request, revision)?;
+            Ok(Some(copy))
+        }
+    }
 }
 
 /// Rebuilds a session that is not in the table, unless another replica has it: then the request is
@@ -275,7 +333,9 @@ async fn fetch_session(
     let id = host_check::single_value(request.headers(), &session::HEADER);
     let max_age = settings.session_lifetime.max_age;
     let opened = id.and_then(|id| Some((id, state.sessions.open_id(client, id, max_age)?)));
+    // Sessions of replicas end with the run of their server: in the next one they subscribe anew.
     let (id, opened) = opened
+        .filter(|_| !settings.serves_replicas)
         .filter(|(_, opened)| settings.versions.has(opened.facts.revision))
         .ok_or_else(no_session)?;
     let placed = session::placed(id, opened.sealed_by, &opened.facts, max_age);

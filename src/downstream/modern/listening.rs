@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::FutureExt;
 use futures::future::{BoxFuture, join, join_all};
+use futures::stream::{SelectAll, select_all};
+use futures::{FutureExt, StreamExt};
 use tokio::task::yield_now;
 
 use super::super::request_parts::RequestParts;
 use super::super::response::ErrorResponse;
+use super::remote_tasks::{RemoteListen, RemoteMessages, RemoteTasks};
 use super::{COMPLETE, input};
 use crate::audit::{AuditOutcome, EventCompletion, OpenStreamEvent, RequestProgress};
 use crate::downstream::ServerState;
@@ -42,7 +44,9 @@ pub(in crate::downstream) struct ListenSubscription {
     id: Id,
     topics: [bool; 3],
     /// Subscribes at the upstreams; `None` once the acknowledgment is sent.
-    opening: Option<BoxFuture<'static, AcceptedTargets>>,
+    opening: Option<ListenOpening>,
+    /// Notifications about tasks from other replicas.
+    remote: Option<Box<SelectAll<RemoteMessages>>>,
     /// Features that a task may request from the client.
     features: ClientFeatures,
     listen: ClientNotifications,
@@ -53,6 +57,35 @@ pub(in crate::downstream) struct ListenSubscription {
 
 /// Accepted resources and tasks, as the client named them.
 type AcceptedTargets = [Vec<Bytes>; 2];
+
+/// A listen whose acknowledgment is not sent yet.
+enum ListenOpening {
+    /// It has not begun.
+    Prepared(Box<ListenTargets>),
+    Begun(BoxFuture<'static, (AcceptedTargets, Vec<RemoteTasks>)>),
+}
+
+/// Resources and tasks that a client listens for.
+struct ListenTargets {
+    client: ClientContext,
+    subscriptions: Arc<Subscriptions>,
+    resources: Vec<Box<str>>,
+    tasks: Vec<Box<str>>,
+    elsewhere: Vec<RemoteListen>,
+}
+
+impl ListenTargets {
+    /// Subscribes here and at the other replicas.
+    async fn open(self) -> (AcceptedTargets, Vec<RemoteTasks>) {
+        let Self { client, subscriptions, resources, tasks, elsewhere } = self;
+        let here = subscribe(client, subscriptions, resources, tasks);
+        let (mut accepted, remote) = join(here, join_all(elsewhere)).await;
+        let remote: Vec<_> = remote.into_iter().flatten().collect();
+        let [_, tasks] = &mut accepted;
+        tasks.extend(remote.iter().flat_map(|remote| remote.accepted.iter().cloned()));
+        (accepted, remote)
+    }
+}
 
 pub(super) fn listen(
     RequestParts { client, id, params, .. }: &RequestParts,
@@ -81,17 +114,20 @@ pub(super) fn listen(
     if let Some(fleet) = state.fleet() {
         listen = listen.with_lists_elsewhere(fleet.lists_elsewhere());
     }
-    let subscribing = subscribe(client.clone(), subscriptions, resources, tasks);
+    let (client, elsewhere) = (client.clone(), Vec::new());
+    let stream = client.audit_event().begin_stream();
+    let targets = ListenTargets { client, subscriptions, resources, tasks, elsewhere };
     Ok(ListenSubscription {
         // Copied, because the stream may stay open for long.
         id: id.detached(),
         topics,
-        opening: Some(subscribing.boxed()),
+        opening: Some(ListenOpening::Prepared(Box::new(targets))),
+        remote: None,
         features: ClientFeatures::read(capabilities),
         listen,
         _stream_permit: stream_permit,
         _permit: permit,
-        _audit_event: client.audit_event().begin_stream(),
+        _audit_event: stream,
     })
 }
 
@@ -188,17 +224,60 @@ async fn yield_before(at: usize) {
 }
 
 impl ListenSubscription {
+    /// Takes out the tasks that are elsewhere, as this function tells, before the listen begins.
+    pub(in crate::downstream) fn take_tasks<T>(
+        &mut self,
+        elsewhere: impl Fn(&str) -> Option<T>,
+    ) -> Vec<(Box<str>, T)> {
+        let Some(ListenOpening::Prepared(targets)) = &mut self.opening else { return Vec::new() };
+        let mut taken = Vec::new();
+        targets.tasks.retain_mut(|handle| match elsewhere(handle) {
+            Some(place) => {
+                taken.push((std::mem::take(handle), place));
+                false
+            }
+            None => true,
+        });
+        taken
+    }
+
+    /// Adds a listen at another replica, before this one begins.
+    pub(in crate::downstream) fn join(&mut self, remote: RemoteListen) {
+        if let Some(ListenOpening::Prepared(targets)) = &mut self.opening {
+            targets.elsewhere.push(remote);
+        }
+    }
+
+    /// Waits until the listen is open, and returns what was accepted. Cancel-safe.
+    async fn opened(&mut self) -> Option<AcceptedTargets> {
+        if let Some(ListenOpening::Prepared(_)) = &self.opening
+            && let Some(ListenOpening::Prepared(targets)) = self.opening.take()
+        {
+            self.opening = Some(ListenOpening::Begun(targets.open().boxed()));
+        }
+        let Some(ListenOpening::Begun(opening)) = &mut self.opening else { return None };
+        let (accepted, remote) = opening.await;
+        self.opening = None;
+        if !remote.is_empty() {
+            let notifications = remote.into_iter().map(|remote| remote.notifications);
+            self.remote = Some(Box::new(select_all(notifications)));
+        }
+        Some(accepted)
+    }
+
     /// Returns the next message: the acknowledgment (spec, subscriptions: it comes first), then
     /// each requested notification. Ends when the client's credentials are no longer valid.
     /// Cancel-safe.
     pub(in crate::downstream) async fn next(&mut self) -> Option<Bytes> {
-        if let Some(opening) = &mut self.opening {
-            let accepted = opening.await;
-            self.opening = None;
+        if let Some(accepted) = self.opened().await {
             return Some(self.acknowledged(&accepted));
         }
         loop {
-            let notification = self.listen.next().await?;
+            let notification = tokio::select! {
+                biased;
+                notification = self.listen.next() => notification?,
+                Some(message) = next_of(&mut self.remote) => return Some(message),
+            };
             if let ClientNotification::Task(task) = &notification {
                 match self.task_notification(task) {
                     Some(task_notification) => return Some(task_notification),
@@ -262,6 +341,11 @@ impl ListenSubscription {
         let meta = Object::new().with(meta::SUBSCRIPTION_ID, self.id.as_bytes().clone());
         Object::new().with("_meta", meta.to_bytes())
     }
+}
+
+/// Returns the next message of another replica; `None` if there are no more.
+async fn next_of(remote: &mut Option<Box<SelectAll<RemoteMessages>>>) -> Option<Bytes> {
+    remote.as_mut()?.next().await
 }
 
 /// Delay after which a client that has reached its stream limit may retry.

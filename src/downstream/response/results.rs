@@ -38,6 +38,10 @@ pub(crate) mod own_code {
     pub(crate) const TOO_LARGE: i64 = 5130;
 }
 
+/// Error about a task whose process has ended, or that only another process could find.
+const TASK_LOST: &str = "Task unavailable: the process in which it ran has ended or is out of \
+                         reach, and the task may have been lost";
+
 /// Parses the `cursor` of a list request.
 pub(crate) fn cursor(params: &Object) -> Result<Option<String>, ErrorResponse> {
     match params.get("cursor") {
@@ -173,6 +177,7 @@ pub(crate) fn gateway_error(error: gateway::Error, unknown_resource: i64) -> Err
         }
         // Spec 2025-11-25, tasks, error handling; SEP-2663 says the same.
         Error::NoSuchTask => invalid_params("Task not found"),
+        Error::TaskLost => invalid_params(TASK_LOST),
         Error::TaskIdTooLong { upstream } => task_id_too_long(&upstream),
         Error::TooBusy { retry_after } => too_busy(retry_after),
         Error::AuditUnavailable => unrecorded(),

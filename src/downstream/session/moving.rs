@@ -8,8 +8,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::record_file::key_of;
-use super::{Session, SessionGuard, Sessions};
-use crate::downstream::legacy::session_facts::SessionFacts;
+use super::session_id::OpenedId;
+use super::{Session, SessionGuard, SessionLimit, Sessions};
+use crate::downstream::legacy::session_facts::{SessionFacts, SessionSettings};
+use crate::downstream::legacy::{LegacyClient, LegacyConnection};
 use crate::ended_sessions::SessionNumber;
 use crate::fleet::{Fleet, PlacedSession};
 use crate::gateway::ClientContext;
@@ -27,6 +29,35 @@ impl Sessions {
         let session = Arc::clone(&*self.by_id.get(id)?);
         let is_found = session.principal == *client.principal() && session.is_moved();
         is_found.then(|| SessionGuard::new(session))
+    }
+
+    /// Returns a copy of a session that another replica has: it serves requests about tasks that
+    /// only this one can reach, and the answers to what they ask. It remembers nothing else.
+    pub(in crate::downstream) fn copy(
+        &self,
+        client: &ClientContext,
+        (id, opened): (&str, OpenedId),
+        connection: impl FnOnce() -> LegacyConnection,
+        limit: usize,
+    ) -> Result<SessionGuard, SessionLimit> {
+        let moved = self.by_id.get(id).filter(|it| it.is_moved()).map(|it| Arc::clone(&*it));
+        if let Some(moved) = moved.filter(|it| it.principal == *client.principal()) {
+            return Ok(SessionGuard::new(moved));
+        }
+        let settings = SessionSettings::default();
+        let peer = LegacyClient::rebuild(client, &opened.facts, &settings, connection());
+        let notifications = peer.notifications(client);
+        let copy = self.create(client, id.into(), opened, peer, notifications);
+        copy.is_moved.store(true, Ordering::Release);
+        self.change_owned(client.principal(), |owned| {
+            // A request that came at the same time was quicker.
+            if let Some(other) = self.by_id.get(id) {
+                return Ok(SessionGuard::new(Arc::clone(&*other)));
+            }
+            self.evict_if_full(client.principal(), owned, limit)?;
+            self.insert(owned, &copy);
+            Ok(SessionGuard::new(copy))
+        })
     }
 
     /// Gives up the sessions that other replicas have taken over, or whose clients have ended them
@@ -90,7 +121,7 @@ impl Session {
     }
 
     /// Returns whether another replica has the session.
-    pub(super) fn is_moved(&self) -> bool {
+    pub(in crate::downstream) fn is_moved(&self) -> bool {
         self.is_moved.load(Ordering::Acquire)
     }
 }

@@ -18,6 +18,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::log_level::LogLevel;
 use crate::mcp::revision::Era;
 use crate::mcp::task::TaskScope;
+use crate::sealing::Instance;
 use crate::upstream::input_requests::InputRequests;
 use crate::upstream::message::request_headers::RequestHeaders;
 use crate::upstream::message::{OutboundRequest, SentCount, TransportError, error_code};
@@ -28,7 +29,7 @@ use crate::upstream::session::{input_retry, legacy, modern};
 use crate::upstream::subscriptions::SubscriptionRegistry;
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::dispatcher::Dispatcher;
-use crate::upstream::{ConnectionInfo, Error, Listing, Settings};
+use crate::upstream::{ConnectionInfo, Error, Listing, Settings, UpstreamSource};
 
 /// Dialect of the connection.
 #[derive(Debug)]
@@ -57,10 +58,10 @@ impl UpstreamConnection {
         }
     }
 
-    /// Scope of the task ids of this connection; `None` where no tasks exist.
-    pub(crate) fn task_scope(&self) -> Option<TaskScope> {
+    /// Returns the scope of the task ids of this connection if the tasks of `scope` are among them.
+    pub(crate) fn scope_of_tasks(&self, scope: TaskScope) -> Option<TaskScope> {
         match self {
-            Self::Session(session) => Some(session.scope),
+            Self::Session(session) => session.has_tasks_of(scope).then_some(session.scope),
             Self::Library(_) => None,
         }
     }
@@ -103,6 +104,11 @@ pub(crate) struct McpSession {
     pub(crate) declared: Bytes,
     /// Scope in which the task ids of the connection are valid.
     pub(crate) scope: TaskScope,
+    /// Scope of the tasks of a server without sessions in handles of earlier versions: each replica
+    /// may have had one of its own.
+    earlier_scope: TaskScope,
+    /// Whether another replica runs the server.
+    is_on_one_replica: bool,
     /// Topics whose changes the server announces.
     pub(crate) announced_topics: [bool; 3],
     /// Fires when the session is over.
@@ -137,11 +143,18 @@ impl McpSession {
             Dialect::Legacy(dialect) => dialect.has_session(),
             Dialect::Modern(_) => false,
         };
+        let is_on_one_replica = matches!(settings.source, UpstreamSource::OnOneReplica { .. });
         // An HTTP server without sessions keeps its tasks across connections; that it was restarted
         // cannot be seen. Every other connection is one process or one session.
         let scope = match &transport {
-            Transport::Http(_) if !has_session => TaskScope::of_server(&settings.fingerprint()),
-            Transport::Http(_) | Transport::Stdio(_) | Transport::Sse(_) => TaskScope::unique(),
+            // The replica that runs the server has sealed the ids of its tasks with their scope.
+            _ if is_on_one_replica => TaskScope::of_server(settings.name.as_str()),
+            Transport::Http(_) if !has_session => {
+                TaskScope::of_server(&shared_fingerprint(settings))
+            }
+            Transport::Http(_) | Transport::Stdio(_) | Transport::Sse(_) => {
+                TaskScope::unique(settings.instance.unwrap_or_else(Instance::random))
+            }
         };
         let _ = dispatcher.scope.set(scope);
         dispatcher.set_revision(handshake_info.revision);
@@ -159,7 +172,25 @@ impl McpSession {
         };
         let stop = CancellationToken::new();
         let (about, announced_topics) = (Arc::new(about), handshake_info.list_changed);
-        Ok(Self { about, transport, dialect, declared, scope, announced_topics, stop })
+        Ok(Self {
+            about,
+            transport,
+            dialect,
+            declared,
+            scope,
+            earlier_scope: TaskScope::of_server(&settings.fingerprint()),
+            is_on_one_replica,
+            announced_topics,
+            stop,
+        })
+    }
+
+    /// Whether the tasks of this scope are among those of the connection.
+    pub(crate) fn has_tasks_of(&self, scope: TaskScope) -> bool {
+        // The ids of a server that one replica runs are sealed, so any scope will do.
+        let is_shared = !scope.is_local() && !self.scope.is_local();
+        let is_earlier = self.is_on_one_replica || scope == self.earlier_scope;
+        scope == self.scope || (is_shared && is_earlier)
     }
 
     /// Dispatcher of the server's messages.
@@ -179,7 +210,7 @@ impl McpSession {
         sent: &SentCount,
         settings: &Settings,
     ) -> Result<UpstreamResponse, TransportError> {
-        if call.scope.is_some_and(|scope| scope != self.scope) {
+        if call.scope.is_some_and(|scope| !self.has_tasks_of(scope)) {
             return Err(TransportError::Other(Error::NoSuchTask));
         }
         if self.about.era() == Era::Legacy || !modern::reads_input_requests(call) {
@@ -436,4 +467,14 @@ impl Drop for RejectOnDrop<'_> {
         let refusals = open.into_iter().map(refuse).collect();
         self.transport.send_responses(refusals, self.headers);
     }
+}
+
+/// Returns a fingerprint of the server that is the same on all replicas with this configuration:
+/// without the folder of the account's sign-in.
+fn shared_fingerprint(settings: &Settings) -> String {
+    let mut shared = settings.clone();
+    if let UpstreamSource::Http { account: Some(account), .. } = &mut shared.source {
+        account.state = None;
+    }
+    shared.fingerprint()
 }

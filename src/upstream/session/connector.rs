@@ -4,12 +4,13 @@
 //! limited by the upstream's startup timeout.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::Uri;
 use hyper::header::HeaderMap;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -117,9 +118,29 @@ impl Connector {
                 self.open_url(url, headers.clone(), *transport, request, deadline).await
             }
             UpstreamSource::OnOneReplica { url, .. } => {
-                let (headers, transport) = (HeaderMap::new(), Some(HttpTransport::Http));
-                self.open_url(url, headers, transport, request, deadline).await
+                self.open_on_runner(url, request, deadline).await
             }
+        }
+    }
+
+    /// Opens a connection to the replica that runs the server. One that is about to stop it may
+    /// refuse, and another one follows: calls wait for that.
+    async fn open_on_runner(
+        &self,
+        url: &Uri,
+        request: &ConnectRequest,
+        deadline: Instant,
+    ) -> Result<Arc<McpSession>, ConnectError> {
+        let mut refused_since = None;
+        loop {
+            let transport = Some(HttpTransport::Http);
+            let opened = self.open_url(url, HeaderMap::new(), transport, request, deadline).await;
+            let refused_since = *refused_since.get_or_insert_with(Instant::now);
+            let is_over = refused_since.elapsed() >= RUNNER_PATIENCE || Instant::now() >= deadline;
+            if opened.is_ok() || is_over {
+                return opened;
+            }
+            sleep(RUNNER_PAUSE).await;
         }
     }
 
@@ -253,7 +274,13 @@ impl Connector {
                 Some(declared) => declared.clone(),
                 None => self.settings.declared(!matches!(transport, Transport::Http(_))),
             };
-            let negotiated = negotiation::open(transport, era, &declared).await?;
+            let mut negotiated = negotiation::open(transport, era, &declared).await?;
+            // The replica that runs a server names the revisions of the server's era first.
+            let is_on_one_replica =
+                matches!(self.settings.source, UpstreamSource::OnOneReplica { .. });
+            if is_on_one_replica && negotiated.0.first_era == Era::Legacy {
+                negotiated = negotiation::open(transport, Some(Era::Legacy), &declared).await?;
+            }
             let (epoch, transport) = (request.epoch, transport.clone());
             let session =
                 McpSession::start(epoch, transport, negotiated, declared, &self.settings).await;
@@ -264,9 +291,14 @@ impl Connector {
         timeout_at(deadline, opening).await.map_err(|_| self.startup_timeout())?
     }
 
-    /// Returns the configured or detected era.
+    /// Returns the configured or detected era. A server that another replica runs is asked in the
+    /// modern one, and its additional sessions are in that of its main connection.
     fn era(&self, request: &ConnectRequest) -> Option<Era> {
-        self.settings.era.or(request.detected.as_ref().map(|about| about.era()))
+        let detected = request.detected.as_ref().map(|about| about.era());
+        match self.settings.source {
+            UpstreamSource::OnOneReplica { .. } => detected.or(self.settings.era),
+            _ => self.settings.era.or(detected),
+        }
     }
 
     /// Returns the pool of connections to the server, which outlive a session.
@@ -297,3 +329,8 @@ impl Connector {
         NegotiationError::Refused(format!("it was not ready within {startup:?}"))
     }
 }
+
+/// Time for which a replica that runs a server may refuse connections to it.
+const RUNNER_PATIENCE: Duration = Duration::from_secs(2);
+/// Pause between two attempts to connect to it.
+const RUNNER_PAUSE: Duration = Duration::from_millis(100);

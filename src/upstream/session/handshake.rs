@@ -16,6 +16,8 @@ use crate::upstream::MAX_INSTRUCTIONS_BYTES;
 #[derive(Debug)]
 pub(crate) struct HandshakeInfo {
     pub(crate) revision: Revision,
+    /// Era of the revision that the server names first.
+    pub(crate) first_era: Era,
     /// Topics that the server declares.
     pub(crate) topics: [bool; 3],
     /// Topics whose changes the server announces.
@@ -41,6 +43,7 @@ impl HandshakeInfo {
         }
         Self {
             revision,
+            first_era: revision.era(),
             topics: ListTopic::ALL.map(|topic| of_topic(topic).is_some()),
             list_changed: ListTopic::ALL.map(list_changed),
             capabilities,

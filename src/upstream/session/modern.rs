@@ -74,8 +74,10 @@ pub(crate) fn parse_handshake(
         ResponsePayload::Result(result) => {
             let result = Object::parse(result.clone()).unwrap_or_default();
             let versions = result.get_bytes("supportedVersions").and_then(revisions);
-            check_support(&versions.ok_or_else(unknown_method)?)?;
-            Ok(HandshakeInfo::read(REVISION, &result))
+            let versions = versions.ok_or_else(unknown_method)?;
+            check_support(&versions)?;
+            let first_era = versions.first().map_or(Era::Modern, |first| first.era());
+            Ok(HandshakeInfo { first_era, ..HandshakeInfo::read(REVISION, &result) })
         }
         ResponsePayload::Error(error) => {
             let refused = || format!("it refuses `server/discover`: {}", error_text(error));
@@ -367,6 +369,19 @@ mod tests {
     #[test]
     fn the_revision_is_the_same_as_text_and_as_json() {
         assert_eq!(json::quote(REVISION.as_str()), REVISION_JSON);
+    }
+
+    #[test]
+    fn the_revision_that_a_server_names_first_tells_its_era() {
+        for (supported, era) in [
+            (r#"["2026-07-28","2025-11-25"]"#, Era::Modern),
+            (r#"["2025-11-25","2024-11-05","2026-07-28"]"#, Era::Legacy),
+        ] {
+            let result = format!(r#"{{"supportedVersions":{supported},"capabilities":{{}}}}"#);
+            let handshake = parse_handshake(&ResponsePayload::Result(result.into()));
+            let Ok(handshake) = handshake else { panic!("{supported}") };
+            assert_eq!((handshake.revision, handshake.first_era), (REVISION, era), "{supported}");
+        }
     }
 
     #[test]
