@@ -8,6 +8,8 @@
 //! refuses it without executing it. The headers of this module count only on a connection of
 //! another replica, whose certificate proves that it belongs to the fleet.
 
+pub(super) mod delivery;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +17,8 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use futures::{StreamExt, future, stream};
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, future, stream};
 use http_body_util::Full;
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HeaderMap, HeaderName, HeaderValue, TE, TRAILER,
@@ -23,10 +26,9 @@ use hyper::header::{
 };
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
-use tokio_util::sync::CancellationToken;
 
 use super::ClientConnection;
-use super::connection::replicas::RequestOrigin;
+use super::connection::replicas::{HopPurpose, RequestOrigin};
 use super::request::HttpRequest;
 use super::response_body::{self, HttpRefusal, HttpResponse};
 use crate::downstream::response::{ClientResponse, results};
@@ -45,9 +47,14 @@ pub(super) async fn forward(
     member: &Replica,
 ) -> Result<Option<HttpResponse>, HttpRefusal> {
     let (state, principal) = (&request.state, client.principal());
-    let permit = state.hops.acquire(principal, principal.share(MAX_HOPS));
+    // Calls and streams that stay open must not keep a client from ending its session.
+    let quota = match request.parts.method {
+        Method::DELETE => &state.deliveries,
+        _ => &state.hops,
+    };
+    let permit = quota.acquire(principal, principal.share(MAX_HOPS));
     let permit = permit.ok_or_else(|| results::too_busy(HOP_RETRY))?;
-    match fleet.hop(member, forwarded(request, fleet)).await {
+    match fleet.hop(member, forwarded(request, fleet, request.text.clone())).await {
         Ok(response) if response.status() == StatusCode::MISDIRECTED_REQUEST => {
             // It knows of a claim that this replica has not read yet.
             fleet.refresh().await;
@@ -57,8 +64,12 @@ pub(super) async fn forward(
             // The other replica records it.
             request.audit_event.discard();
             // The stream for notifications does not end by itself, unlike that of a call.
-            let stop = (request.parts.method == Method::GET).then(|| state.stop.clone());
-            Ok(Some(relayed(response, permit, stop)))
+            let end = (request.parts.method == Method::GET).then(|| {
+                let (stop, identity) = (state.stop.clone(), client.identity());
+                let end = async move { stop.run_until_cancelled(identity.revoked()).await };
+                end.map(Option::unwrap_or_default).boxed()
+            });
+            Ok(Some(relayed(response, permit, end)))
         }
         Err(HopFailure::Unreachable) => Ok(None),
         Err(HopFailure::Broken) => {
@@ -89,10 +100,10 @@ fn id_of(text: &Bytes) -> Option<Id> {
     }
 }
 
-/// Copies a request, with what only this replica knows of its client.
-fn forwarded(request: &HttpRequest, fleet: &Fleet) -> Request<Full<Bytes>> {
-    let HttpRequest { parts, connection, text, .. } = request;
-    let mut copy = Request::new(Full::new(text.clone()));
+/// Copies a request with this text, and with what only this replica knows of its client.
+fn forwarded(request: &HttpRequest, fleet: &Fleet, text: Bytes) -> Request<Full<Bytes>> {
+    let HttpRequest { parts, connection, .. } = request;
+    let mut copy = Request::new(Full::new(text));
     *copy.method_mut() = parts.method.clone();
     *copy.uri_mut() = parts.uri.clone();
     let headers = copy.headers_mut();
@@ -117,6 +128,23 @@ fn forwarded(request: &HttpRequest, fleet: &Fleet) -> Request<Full<Bytes>> {
     copy
 }
 
+/// Like [`forwarded`], for another purpose than to be served.
+fn forwarded_to(
+    request: &HttpRequest,
+    fleet: &Fleet,
+    text: Bytes,
+    purpose: HopPurpose,
+) -> Request<Full<Bytes>> {
+    let mut copy = forwarded(request, fleet, text);
+    let value = match purpose {
+        HopPurpose::Serve => return copy,
+        HopPurpose::Deliver => DELIVER,
+        HopPurpose::Ask => ASK,
+    };
+    copy.headers_mut().insert(CALLS, HeaderValue::from_static(value));
+    copy
+}
+
 fn remove_connection_headers(headers: &mut HeaderMap) {
     for name in
         [CONNECTION, CONTENT_LENGTH, EXPECT, KEEP_ALIVE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE]
@@ -125,12 +153,12 @@ fn remove_connection_headers(headers: &mut HeaderMap) {
     }
 }
 
-/// Turns the response of another replica into that for the client, unread; it ends when `stop`
-/// fires.
+/// Turns the response of another replica into that for the client, unread; it ends when `end` is
+/// ready.
 fn relayed(
     response: Response<HopBody>,
     permit: impl Send + 'static,
-    stop: Option<CancellationToken>,
+    end: Option<BoxFuture<'static, ()>>,
 ) -> HttpResponse {
     let (mut parts, body) = response.into_parts();
     let length = parts.headers.get(CONTENT_LENGTH).cloned();
@@ -143,13 +171,8 @@ fn relayed(
         let named = |error| PayloadBroken(format!("the replica that runs it: {error}"));
         Some((chunk.map_err(named), (body, permit)))
     });
-    let stopped = async move {
-        match stop {
-            Some(stop) => stop.cancelled_owned().await,
-            None => future::pending().await,
-        }
-    };
-    let mut relayed = response_body::relay(chunks.take_until(stopped));
+    let end = end.unwrap_or_else(|| future::pending().boxed());
+    let mut relayed = response_body::relay(chunks.take_until(end));
     *relayed.status_mut() = parts.status;
     *relayed.headers_mut() = parts.headers;
     relayed
@@ -174,22 +197,19 @@ pub(super) fn client_of(
             "the client certificate is not accepted by this replica",
         ))?),
     };
-    let (waker, origin) = (Arc::clone(&connection.waker), RequestOrigin::Replica(replica.into()));
+    let purpose = match take(CALLS).as_deref() {
+        Some(DELIVER) => HopPurpose::Deliver,
+        Some(ASK) => HopPurpose::Ask,
+        _ => HopPurpose::Serve,
+    };
+    let origin = RequestOrigin::Replica(replica.into(), purpose);
+    let waker = Arc::clone(&connection.waker);
     Ok(Some(Arc::new(ClientConnection { peer, certificate, waker, origin })))
 }
 
 /// Refuses a request that another replica has sent on, and whose session is not here.
 pub(super) fn misdirected() -> HttpRefusal {
     (StatusCode::MISDIRECTED_REQUEST, "the session is on another replica").into()
-}
-
-/// Sends a copy of a request to another replica, whose response does not matter.
-pub(super) async fn forward_copy(request: &HttpRequest, fleet: &Fleet, member: &Replica) {
-    if let Ok(response) = fleet.hop(member, forwarded(request, fleet)).await {
-        // Read to its end, so that the connection is kept.
-        let mut body = response.into_body();
-        while body.chunk().await.is_some_and(|chunk| chunk.is_ok()) {}
-    }
 }
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -199,7 +219,12 @@ const REPLICA: HeaderName = HeaderName::from_static("weir-replica");
 const CLIENT_ADDRESS: HeaderName = HeaderName::from_static("weir-client-address");
 /// Certificate chain of the client: DER in base64, separated by commas.
 const CLIENT_CERTIFICATE: HeaderName = HeaderName::from_static("weir-client-certificate");
-const OWN_HEADERS: [HeaderName; 3] = [REPLICA, CLIENT_ADDRESS, CLIENT_CERTIFICATE];
+/// Purpose of a request that is not to be served, but concerns calls in progress. Replicas up to
+/// version 0.1.0 do not know it, and serve such a request.
+const CALLS: HeaderName = HeaderName::from_static("weir-calls");
+const DELIVER: &str = "deliver";
+const ASK: &str = "ask";
+const OWN_HEADERS: [HeaderName; 4] = [REPLICA, CLIENT_ADDRESS, CLIENT_CERTIFICATE, CALLS];
 /// Delay after which a client with too many of them may retry.
 const HOP_RETRY: Duration = Duration::from_secs(1);
 /// Most requests of one client that are at other replicas.
