@@ -42,6 +42,7 @@ use crate::audit::Audit;
 pub use crate::downstream::legacy::stdio_handshake::read_handshake;
 pub use crate::downstream::limits::client_limits::{ClientQuota, ConnectionTimeouts};
 use crate::downstream::limits::concurrency::ConcurrencyLimiter;
+use crate::downstream::limits::shared_questions::SharedQuestions;
 use crate::downstream::limits::stream_limit::StreamLimiter;
 use crate::fleet::Fleet;
 use crate::gateway::{ConfigSnapshot, Gateway};
@@ -168,6 +169,11 @@ pub struct ServerState {
     concurrency: Arc<ConcurrencyLimiter>,
     /// Requests that were sent on to other replicas.
     hops: Arc<PerPrincipal<Principal>>,
+    /// Messages about calls in progress that are on the way to other replicas.
+    deliveries: Arc<PerPrincipal<Principal>>,
+    /// Questions to other replicas whether clients have calls in progress there, for the sessions
+    /// of these clients, or for calls without a session.
+    questions: Arc<SharedQuestions<(Principal, Option<Box<str>>)>>,
     /// Tracker of all tasks of this module, so that a drain can wait for them.
     tracker: TaskTracker,
     /// Shutdown token: no new requests, streams end, calls that a client waits for continue.
@@ -196,6 +202,8 @@ impl ServerState {
             streams: Arc::new(StreamLimiter::new(&metrics.streams)),
             concurrency: Arc::new(ConcurrencyLimiter::new(settings.per_client)),
             hops: Arc::default(),
+            deliveries: Arc::default(),
+            questions: Arc::default(),
             gateway,
             settings,
             tracker: tasks,

@@ -42,8 +42,8 @@ use crate::ended_sessions::SessionNumber;
 use crate::sealing::{Instance, SealingKeys};
 use crate::sync::{Mutex, MutexGuard};
 pub(crate) use certificate::{ACCEPTED, FleetTls, UPSTREAM};
-pub(crate) use hop::HopBody;
 use hop::HopPool;
+pub(crate) use hop::{HopBody, MessageReply};
 pub(crate) use key_status::KeyStatus;
 pub(crate) use leases::{HeldLease, Lease};
 pub(crate) use records::MemberRecord;
@@ -130,6 +130,14 @@ pub(crate) enum Place {
     Ended,
     /// It cannot be decided at present.
     Undecided,
+}
+
+/// Process of a fleet, as a replica knows it.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Itself,
+    Member(Arc<Replica>),
+    Ended,
 }
 
 /// Reason why another replica did not respond to a request.
@@ -377,6 +385,26 @@ impl Fleet {
     pub(crate) fn has_others(&self) -> bool {
         let is_other = |it: &Arc<Replica>| it.instance != self.instance() && !it.record.draining;
         self.view().members().any(is_other)
+    }
+
+    /// Returns the other members, also those that are about to stop or cannot be reached at
+    /// present; `None` before the first reply of the store.
+    pub(crate) fn others(&self) -> Option<Vec<Arc<Replica>>> {
+        let view = self.view();
+        let others = view.members().filter(|it| it.instance != self.instance());
+        view.replied_at().map(|_| others.map(Arc::clone).collect())
+    }
+
+    /// Returns another process of the fleet; `None` if it may live, and this replica does not know
+    /// it.
+    pub(crate) fn find(&self, instance: Instance) -> Option<Found> {
+        let view = self.view();
+        let member = view.members().find(|member| member.instance == instance);
+        match member {
+            _ if instance == self.instance() => Some(Found::Itself),
+            Some(member) => Some(Found::Member(Arc::clone(member))),
+            None => view.is_steady().then_some(Found::Ended),
+        }
     }
 
     /// Returns a member that is there, also one that is about to stop, except this replica.

@@ -338,7 +338,12 @@ impl ClientContext {
     /// may send input responses.
     pub fn flood_retry_after(&self) -> Option<Duration> {
         let wait = self.limits()?.flood_retry_after(&self.principal, self.origin.from)?;
-        (!self.gateway.suspended.has_any(&self.principal)).then_some(wait)
+        (!self.has_suspended_calls()).then_some(wait)
+    }
+
+    /// Returns whether the client has suspended calls.
+    pub(crate) fn has_suspended_calls(&self) -> bool {
+        self.gateway.suspended.has_any(&self.principal)
     }
 
     /// Remaining quota of the limits that count this method for this item, given by its own name.

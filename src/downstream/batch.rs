@@ -83,10 +83,9 @@ pub(super) fn serve(
                 let call = legacy::serve(&client, peer, request, buffer_limit, mode);
                 pending.push(async move { (Some(id), call.response.await, audit_event) }.boxed());
             }
-            Ok(Message::Notification(notification)) => {
-                peer.in_flight.handle_notification(&notification);
+            Ok(message) => {
+                peer.deliver(&message);
             }
-            Ok(Message::Response(response)) => peer.client_requests.complete(response),
             Err(invalid) => {
                 if let Some(response) = invalid.as_error_response() {
                     peer.client_requests.complete(response);

@@ -59,12 +59,11 @@ impl ClientRequests {
         Self { open: PendingRequests::default(), instance, stop }
     }
 
-    /// Completes the request that a client's response belongs to.
-    pub(super) fn complete(&self, response: Response) {
+    /// Completes the request that a client's response belongs to, and returns whether it is open.
+    pub(super) fn complete(&self, response: Response) -> bool {
         let Response { id, outcome, .. } = response;
-        if let Some(number) = id.as_ref().and_then(|id| self.number_of(id)) {
-            self.open.complete(number, outcome);
-        }
+        let number = id.as_ref().and_then(|id| self.number_of(id));
+        number.is_some_and(|number| self.open.complete(number, outcome))
     }
 
     /// Returns the process that has sent the request with this id.

@@ -41,8 +41,8 @@ use tracing::debug;
 use super::ServerStateCell;
 pub use crate::downstream::http::connection::listener::{ListenSocket, ListenerPeers, accept_loop};
 pub(crate) use crate::downstream::http::connection::listener::{ReserveFd, accept};
-use crate::downstream::http::connection::replicas::RequestOrigin;
 pub(crate) use crate::downstream::http::connection::replicas::RunningUpstream;
+use crate::downstream::http::connection::replicas::{HopPurpose, RequestOrigin};
 pub use crate::downstream::http::connection::replicas::{ReplicaListener, RunningUpstreams};
 use crate::downstream::http::connection::timed_io::{ConnectionPhases, TimedIo};
 use crate::downstream::http::connection::tls::Tls;
@@ -73,7 +73,15 @@ impl ClientConnection {
 
     /// True if another replica has sent the request on.
     fn is_forwarded(&self) -> bool {
-        matches!(self.origin, RequestOrigin::Replica(_))
+        matches!(self.origin, RequestOrigin::Replica(..))
+    }
+
+    /// Returns the purpose for which another replica has sent the request on.
+    fn purpose(&self) -> HopPurpose {
+        match self.origin {
+            RequestOrigin::Replica(_, purpose) => purpose,
+            RequestOrigin::Client | RequestOrigin::Listener(_) => HopPurpose::Serve,
+        }
     }
 
     /// True if the client's certificate has expired: no further request is served.

@@ -52,21 +52,18 @@ impl InFlightRequests {
         Some(InFlightGuard { in_flight: Arc::clone(self), id: id.clone(), cancelled })
     }
 
-    /// Cancels the request that a `notifications/cancelled` names; other notifications have no
-    /// effect.
-    pub(super) fn handle_notification(&self, notification: &Notification) {
-        if &*notification.method == CANCELLED {
-            self.cancel(&notification.params);
-        }
+    /// Cancels the request that a `notifications/cancelled` names, and returns whether there is
+    /// one; other notifications have no effect.
+    pub(super) fn handle_notification(&self, notification: &Notification) -> bool {
+        &*notification.method == CANCELLED && self.cancel(&notification.params)
     }
 
     /// Cancels the request that these parameters name. A request that is unknown, finished or
     /// unreadable is ignored (spec, cancellation: error handling).
-    fn cancel(&self, params: &Object) {
+    fn cancel(&self, params: &Object) -> bool {
         let id = params.get_bytes("requestId").and_then(Id::parse);
-        if let Some(cancelled) = id.and_then(|id| self.open.lock().get(&id).cloned()) {
-            cancelled.cancel();
-        }
+        let cancelled = id.and_then(|id| self.open.lock().get(&id).cloned());
+        cancelled.inspect(CancellationToken::cancel).is_some()
     }
 
     /// True if no request is in progress.
@@ -112,8 +109,8 @@ mod tests {
         Id::parse(text.into()).expect("an id")
     }
 
-    fn cancel(in_flight: &InFlightRequests, params: &'static str) {
-        in_flight.cancel(&Object::parse(params).expect("an object"));
+    fn cancel(in_flight: &InFlightRequests, params: &'static str) -> bool {
+        in_flight.cancel(&Object::parse(params).expect("an object"))
     }
 
     #[tokio::test]
@@ -121,13 +118,17 @@ mod tests {
         let in_flight = InFlightRequests::new(CancellationToken::new());
         let (number, string) =
             (in_flight.open(&id("1")).expect("free"), in_flight.open(&id("\"1\"")));
-        for unknown in ["{}", r#"{"requestId":null}"#, r#"{"requestId":2}"#, r#"{"requestId":"1"}"#]
-        {
-            cancel(&in_flight, unknown);
+        for (params, is_known) in [
+            ("{}", false),
+            (r#"{"requestId":null}"#, false),
+            (r#"{"requestId":2}"#, false),
+            (r#"{"requestId":"1"}"#, true),
+        ] {
+            assert_eq!(cancel(&in_flight, params), is_known, "{params}");
         }
         assert!(!number.cancelled().is_cancelled());
         assert_eq!(string.expect("free").run(pending::<()>()).await, None);
-        cancel(&in_flight, r#"{"requestId":1}"#);
+        assert!(cancel(&in_flight, r#"{"requestId":1}"#));
         assert_eq!(number.run(pending::<()>()).await, None);
         assert_eq!(in_flight.len(), 0);
     }

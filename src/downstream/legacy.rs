@@ -30,7 +30,7 @@ use crate::gateway::{
     Subscriptions,
 };
 use crate::json::Object;
-use crate::jsonrpc::{Id, Request, code};
+use crate::jsonrpc::{Id, Message, Request, code};
 use crate::mcp;
 use crate::mcp::call::{
     CallContext, CallOutcome, ClientHandle, ItemRequest, Method, ResponseOutcome, UpstreamResponse,
@@ -118,6 +118,16 @@ impl LegacyClient {
         async move {
             let restoring = uris.iter().map(|uri| client.restore_subscription(&subscriptions, uri));
             let _: Option<Vec<()>> = end.run_until_cancelled(join_all(restoring)).await;
+        }
+    }
+
+    /// Delivers a response to the request that it answers, or a cancellation to the request that it
+    /// names, and returns whether that is in progress. Other messages have no effect.
+    pub(super) fn deliver(&self, message: &Message) -> bool {
+        match message {
+            Message::Request(_) => false,
+            Message::Notification(notification) => self.in_flight.handle_notification(notification),
+            Message::Response(response) => self.client_requests.complete(response.clone()),
         }
     }
 

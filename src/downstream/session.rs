@@ -78,6 +78,9 @@ pub(super) struct Session {
     sealed_by: Instance,
     /// True once another replica has the session.
     is_moved: AtomicBool,
+    /// The session as it was when this replica gave it up, if it has come back since and calls of
+    /// that time are still in progress.
+    former: Option<Arc<Session>>,
     /// Identity that the session was last used with.
     identity: Mutex<ClientIdentity>,
     /// Client of the session.
@@ -175,7 +178,7 @@ impl Sessions {
         let id = self.ids.seal(client.principal(), &facts);
         let notifications = peer.notifications(client);
         let opened = OpenedId { facts, sealed_by: client.instance() };
-        let session = self.create(client, id, opened, peer, notifications);
+        let session = self.create(client, id, opened, peer, notifications, None);
         self.change_owned(client.principal(), |owned| {
             self.evict_if_full(client.principal(), owned, limit)?;
             self.insert(owned, &session);
@@ -222,9 +225,10 @@ impl Sessions {
         let peer = LegacyClient::rebuild(client, &opened.facts, &settings, connection);
         // Lists may have changed since the client was notified last.
         let notifications = peer.notifications(client).with_all_lists_changed();
-        let session = self.create(client, id.into(), opened, peer, notifications);
+        let former = self.former(id);
+        let session = self.create(client, id.into(), opened, peer, notifications, former);
         self.change_owned(client.principal(), |owned| {
-            // The calls of one that was given up before need no table.
+            // It is the former one of this one, if it has calls in progress.
             owned.retain(|other| *other.id != *id || !other.is_moved());
             self.by_id.remove_if(id, |_, other| other.is_moved());
             if let Some(other) = self.by_id.get(id) {
@@ -257,6 +261,7 @@ impl Sessions {
         OpenedId { facts, sealed_by }: OpenedId,
         peer: LegacyClient,
         notifications: ClientNotifications,
+        former: Option<Arc<Session>>,
     ) -> Arc<Session> {
         let end = peer.context.client.gone.clone();
         Arc::new(Session {
@@ -266,6 +271,7 @@ impl Sessions {
             facts,
             sealed_by,
             is_moved: AtomicBool::new(false),
+            former,
             identity: Mutex::new(client.identity()),
             peer,
             event_store: Arc::new(EventStore::new(client.instance())),
@@ -409,8 +415,7 @@ pub(super) fn new_id() -> Box<str> {
 
 fn longest_idle(sessions: &[Arc<Session>]) -> Result<usize, SessionLimit> {
     let idle = sessions.iter().enumerate().filter_map(|(at, session)| {
-        let usage = session.usage.lock();
-        (usage.active == 0).then_some((usage.idle_since, at))
+        (!session.is_in_use()).then(|| (session.usage.lock().idle_since, at))
     });
     idle.min().map(|(_, at)| at).ok_or(SessionLimit)
 }
@@ -422,16 +427,20 @@ impl Session {
         if !self.end.is_cancelled() {
             self.metrics.sessions.observe(self.opened_at.elapsed());
         }
-        self.end.cancel();
+        self.with_former().for_each(|session| session.end.cancel());
         self.peer.subscriptions.end();
+    }
+
+    /// Returns whether calls or streams of the session are open.
+    fn is_in_use(&self) -> bool {
+        self.with_former().any(|session| session.usage.lock().active > 0)
     }
 
     /// Returns whether the session is idle for too long, or too old.
     fn is_over(&self, lifetime: SessionLifetime) -> bool {
-        let usage = self.usage.lock();
-        usage.active == 0
+        !self.is_in_use()
             && (self.is_moved()
-                || usage.idle_since.elapsed() >= lifetime.idle
+                || self.usage.lock().idle_since.elapsed() >= lifetime.idle
                 || self.facts.is_older_than(lifetime.max_age, SystemTime::now()))
     }
 }

@@ -149,8 +149,23 @@ impl Fleet {
     }
 
     /// Replaces the claim of a session by one of this replica, or by its end, and takes over what
-    /// the store has then.
+    /// the store has then. One that is none of this session counts for nothing, whatever is
+    /// expected.
     async fn claim(
+        &self,
+        named: (&str, Option<SessionNumber>),
+        until: SystemTime,
+        expected: Option<String>,
+        is_ended: bool,
+    ) -> Result<ClaimReply, StoreError> {
+        let reply = self.try_claim(named, until, expected, is_ended).await?;
+        match !reply.is_replaced && self.records.is_misplaced(named.0, &reply.text) {
+            true => self.try_claim(named, until, Some(reply.text), is_ended).await,
+            false => Ok(reply),
+        }
+    }
+
+    async fn try_claim(
         &self,
         (key, number): (&str, Option<SessionNumber>),
         until: SystemTime,

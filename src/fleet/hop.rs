@@ -14,11 +14,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 use tokio::runtime::{Handle, Id};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
@@ -54,6 +54,8 @@ struct IdleHop {
 pub(super) enum HopError {
     /// The request was not sent.
     Unsent(Box<HopRequest>),
+    /// The request was not sent, and no process has the address, or another one.
+    Ended(Box<HopRequest>),
     /// The request was sent, and there is no response.
     Broken,
 }
@@ -94,7 +96,13 @@ impl HopPool {
             Ok(connection) => self.send_on(member, connection, request).await,
             Err(error) => {
                 debug!(member = member.record.name, %error, "replica cannot be reached");
-                Err(HopError::Unsent(request.into()))
+                Err(match error.kind() {
+                    // A certificate names its process, so that of another one is invalid.
+                    io::ErrorKind::ConnectionRefused | io::ErrorKind::InvalidData => {
+                        HopError::Ended(request.into())
+                    }
+                    _ => HopError::Unsent(request.into()),
+                })
             }
         }
     }
@@ -188,7 +196,7 @@ impl Fleet {
         request: HopRequest,
     ) -> Result<Response<HopBody>, HopFailure> {
         let request = match self.hops.send(member, request).await {
-            Err(HopError::Unsent(request)) => *request,
+            Err(HopError::Unsent(request) | HopError::Ended(request)) => *request,
             Err(HopError::Broken) => return Err(HopFailure::Broken),
             Ok(response) => return Ok(response),
         };
@@ -196,11 +204,55 @@ impl Fleet {
         let member = self.member(member.instance).ok_or(HopFailure::Unreachable)?;
         self.hops.send(&member, request).await.map_err(|error| match error {
             HopError::Broken => HopFailure::Broken,
-            HopError::Unsent(_) => {
+            HopError::Unsent(_) | HopError::Ended(_) => {
                 self.view().set_unreachable(member.instance, Instant::now());
                 HopFailure::Unreachable
             }
         })
+    }
+}
+
+/// Reply of a replica to a request that may be sent more than once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MessageReply {
+    Status(StatusCode),
+    /// The replica has ended.
+    Ended,
+    /// It does not reply in time.
+    Silent,
+}
+
+impl Fleet {
+    /// Sends a request without a body of interest in its response to another replica, again until
+    /// it replies: what the request says has an effect once only.
+    pub(crate) async fn send_message(
+        &self,
+        member: &Replica,
+        request: HopRequest,
+        patience: Duration,
+    ) -> MessageReply {
+        let sending = async {
+            loop {
+                match self.hops.send(member, request.clone()).await {
+                    Ok(response) => {
+                        let status = response.status();
+                        // Read to its end, so that the connection is kept.
+                        let mut body = response.into_body();
+                        while body.chunk().await.is_some_and(|chunk| chunk.is_ok()) {}
+                        return MessageReply::Status(status);
+                    }
+                    Err(HopError::Ended(_)) => return MessageReply::Ended,
+                    Err(HopError::Unsent(_) | HopError::Broken) => sleep(RETRY_PAUSE).await,
+                }
+            }
+        };
+        let reply = timeout(patience, member.gone.run_until_cancelled(sending)).await;
+        let reply = reply.ok().flatten().unwrap_or(MessageReply::Silent);
+        match reply {
+            MessageReply::Status(_) => self.metrics.responses.increment(),
+            MessageReply::Ended | MessageReply::Silent => self.metrics.unreachable.increment(),
+        }
+        reply
     }
 }
 
@@ -265,8 +317,57 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 const SILENCE: Duration = Duration::from_secs(5);
 /// Longest time until a kept connection can take a request.
 const READY_TIMEOUT: Duration = Duration::from_millis(100);
+/// Pause before a request is sent again to a replica that does not reply.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// Most kept connections of a thread to one replica; more are closed after their request.
 const MAX_KEPT: usize = 256;
 /// Time for which an unused connection is kept: less than the other side keeps it, even if its
 /// memory is scarce.
 const MAX_IDLE: Duration = Duration::from_secs(4);
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpSocket};
+
+    use super::super::records::MemberRecord;
+    use super::super::tests::simulation::settings;
+    use super::*;
+    use crate::sealing::SealingKeys;
+
+    #[tokio::test]
+    async fn a_replica_that_is_silent_is_distinguished_from_one_that_has_ended() {
+        let keys = SealingKeys::random();
+        let fleet = Fleet::new(keys.clone(), settings("a"));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let record = MemberRecord {
+            name: "b".to_owned(),
+            address: String::new(),
+            version: String::new(),
+            keys: Vec::new(),
+            configuration: String::new(),
+            draining: false,
+            sessions: 0,
+            running: Default::default(),
+            lists: None,
+            has_settled: false,
+            reads_numbers: true,
+            started: 0,
+        };
+        let instance = keys.of_another_process().instance();
+        let mut member = Replica { instance, record, gone: CancellationToken::new() };
+        let send = async |member: &Replica, patience| {
+            let request = Request::new(Full::new(Bytes::new()));
+            fleet.send_message(member, request, patience).await
+        };
+        let (moment, long) = (Duration::from_millis(500), Duration::from_secs(600));
+        // It accepts connections, as the kernel does for a process that stands still.
+        member.record.address = listener.local_addr().expect("bound").to_string();
+        assert_eq!(send(&member, moment).await, MessageReply::Silent);
+        let unused = TcpSocket::new_v4().expect("a socket");
+        unused.bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+        member.record.address = unused.local_addr().expect("bound").to_string();
+        assert_eq!(send(&member, long).await, MessageReply::Ended);
+        member.gone.cancel();
+        assert_eq!(send(&member, long).await, MessageReply::Silent, "its record is missing");
+    }
+}

@@ -7,13 +7,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::sealing::{Instance, Opened, Sealer, SealingKeys};
+use crate::sealing::{Instance, KeyId, Opened, Sealer, SealingKeys};
 
 /// Seals the records of a fleet, and opens them.
 pub(super) struct Records {
     members: Sealer,
     claims: Sealer,
     settings: Sealer,
+    /// Names of the keys with which this process opens records.
+    keys: Vec<KeyId>,
 }
 
 /// Record of a replica about itself, which it writes each second.
@@ -64,6 +66,7 @@ impl Records {
             members: keys.sealer("fleet member"),
             claims: keys.sealer("fleet claim"),
             settings: keys.sealer("fleet settings"),
+            keys: keys.ids().collect(),
         }
     }
 
@@ -91,6 +94,13 @@ impl Records {
             ENDED => Some(Claim::Ended),
             _ => None,
         }
+    }
+
+    /// Returns whether a text is no claim of this session, but that of another one, or damaged. One
+    /// that is sealed with a key which this process does not have may be one.
+    pub(super) fn is_misplaced(&self, session: &str, text: &str) -> bool {
+        let is_readable = KeyId::of_sealed(text).is_none_or(|id| self.keys.contains(&id));
+        is_readable && !text.is_empty() && self.claims.open(session, text).is_none()
     }
 
     pub(super) fn seal_settings(&self, session: &str, settings: &[u8]) -> String {
@@ -137,6 +147,9 @@ mod tests {
         let claim = records.seal_claim("s", false);
         assert_eq!(others.open_claim("s", &claim), Some(Claim::Owner(keys.instance())));
         assert_eq!(others.open_claim("t", &claim), None, "of another session");
+        assert!(others.is_misplaced("t", &claim) && !others.is_misplaced("s", &claim));
+        let stranger = Records::new(&SealingKeys::random());
+        assert!(others.is_misplaced("s", "x") && !stranger.is_misplaced("s", &claim));
         assert_eq!(others.open_claim("s", &records.seal_claim("s", true)), Some(Claim::Ended));
         let settings = records.seal_settings("s", b"x");
         assert_eq!(others.open_settings("s", &settings), Some(b"x".to_vec()));

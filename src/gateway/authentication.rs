@@ -193,6 +193,22 @@ impl ClientIdentity {
         self.principal_under(&self.gateway.config()).is_ok()
     }
 
+    /// Waits until the client is no longer valid: under a later configuration, or because the
+    /// client certificate of the connection has expired.
+    pub(crate) async fn revoked(self) {
+        let mut configs = self.gateway.current.subscribe();
+        while self.is_valid() {
+            tokio::select! {
+                biased;
+                replaced = configs.changed() => if replaced.is_err() {
+                    // The gateway is gone; no change will follow.
+                    return std::future::pending().await;
+                },
+                () = self.expired() => return,
+            }
+        }
+    }
+
     /// The client's current view; `None` if it is no longer valid.
     pub(super) fn view(&self) -> Option<Arc<RoleView>> {
         let config = self.gateway.config();

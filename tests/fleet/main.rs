@@ -8,6 +8,7 @@
 mod lab;
 
 mod access;
+mod answers;
 mod away;
 mod balancers;
 mod commands;

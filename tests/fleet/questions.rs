@@ -12,6 +12,11 @@ pub(crate) fn asking(nonce: &str) -> Value {
         "jsonrpc": "2.0", "id": "question", "method": "elicitation/create",
         "params": { "message": "?", "requestedSchema": { "type": "object", "properties": {} } },
     });
+    asks(nonce, &question)
+}
+
+/// Arguments of a call that sends its client this request, and never ends.
+pub(crate) fn asks(nonce: &str, question: &Value) -> Value {
     let fault = json!({ "before": [question.to_string()], "comments_ms": 50 });
     json!({ "nonce": nonce, "fault": fault.to_string() })
 }
@@ -26,12 +31,15 @@ pub(crate) async fn asked_client(replicas: &Replicas, number: usize, revision: R
     Client::declaring(capabilities, &replicas[number].address, revision, None).await
 }
 
-/// Waits until the server has got the answer to its question.
-async fn wait_for_answer(replicas: &Replicas) {
-    until("the answer is there", || {
-        replicas.lab.evil(HUB).received().iter().any(|line| line.contains("question"))
-    })
-    .await;
+/// Waits until the server has got the client's answer to its question.
+pub(crate) async fn wait_for_answer(replicas: &Replicas) {
+    wait_for_answer_with(replicas, "\"result\"").await;
+}
+
+/// Waits until the server has got an answer to its question with this text.
+pub(crate) async fn wait_for_answer_with(replicas: &Replicas, text: &str) {
+    let is_answer = |line: &String| line.contains("question") && line.contains(text);
+    until("the answer is there", || replicas.lab.evil(HUB).received().iter().any(is_answer)).await;
 }
 
 #[tokio::test]

@@ -66,7 +66,7 @@ impl Replicas {
     /// Starts replicas that announce that they stop until they get a second signal.
     pub(crate) async fn start_announcing(count: usize) -> Self {
         let mut replicas = Self::prepare(TestStore::start().await, "", "").await;
-        replicas.shutdown_delay = "60s";
+        replicas.shutdown_delay = "10m";
         replicas.add_all(count).await;
         replicas
     }

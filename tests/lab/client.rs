@@ -182,6 +182,16 @@ impl Client {
         Ok(self.post(message, None).await?.0)
     }
 
+    /// Posts a message or a batch that expects no response, and returns the status.
+    pub(crate) async fn post_status(&mut self, message: &Value) -> u16 {
+        self.post(message.to_string(), None).await.expect("it is answered").0
+    }
+
+    /// Returns the id of the last request.
+    pub(crate) fn last_id(&self) -> u64 {
+        self.next_id - 1
+    }
+
     /// Sends a request and waits for its outcome. A response to another request fails the test, and
     /// so does a second response.
     pub(crate) async fn request(&mut self, method: &str, mut params: Value) -> Outcome {
@@ -527,6 +537,11 @@ impl ListenStream {
     pub(crate) fn changes(&self) -> usize {
         self.times("notifications/tools/list_changed")
     }
+}
+
+/// Returns the notification that cancels a request.
+pub(crate) fn cancellation(id: u64) -> Value {
+    json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id } })
 }
 
 const LISTEN: &str = "subscriptions/listen";

@@ -32,7 +32,7 @@ pub(super) fn begin(
     let from = forwarded::client_address(state, connection, &parts.headers);
     let audit_event = state.settings.audit.begin(transport, from);
     audit_event.set_http_method(parts.method.as_str());
-    if let RequestOrigin::Replica(name) = &connection.origin {
+    if let RequestOrigin::Replica(name, _) = &connection.origin {
         audit_event.set_via(name);
     }
     if let Some(trace) = host_check::single_value(&parts.headers, &TRACEPARENT) {

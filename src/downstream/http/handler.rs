@@ -15,6 +15,7 @@ use hyper::header::{CONNECTION, HOST, ORIGIN};
 use hyper::{Method, Request, StatusCode};
 use tracing::debug;
 
+use super::hop::delivery;
 use super::request::{HttpRequest, is_memory_scarce};
 use super::request_body::skip_body;
 use super::response_body::{
@@ -25,10 +26,11 @@ use super::{
     ClientConnection, audit_event, call, forwarded, head, hop, http_sse, legacy_endpoint,
     oauth_metadata, sse_streams,
 };
+use crate::downstream::http::connection::replicas::HopPurpose;
 use crate::downstream::http::connection::timed_io::RequestInProgress;
 use crate::downstream::modern::{self, ResponseKind};
 use crate::downstream::response::{ClientResponse, ResponseMode, results};
-use crate::downstream::{ServerStateCell, batch, era, host_check, session};
+use crate::downstream::{ServerStateCell, batch, era, host_check};
 use crate::fairness::promptly;
 use crate::gateway::{ClientContext, RefusalReason};
 use crate::jsonrpc::{self, Message};
@@ -107,6 +109,9 @@ async fn respond(
     match (route, &request.parts.method) {
         (HttpRoute::SseStream, _) => Box::pin(http_sse::open(request, client)).await,
         (HttpRoute::SseMessages, _) => Box::pin(http_sse::post(request, &client)).await,
+        (_, &Method::POST) if request.connection.purpose() == HopPurpose::Ask => {
+            delivery::answer(request, &client)
+        }
         (_, &Method::POST) => post(request, &client).await,
         _ if request.era_of_unversioned() == Era::Modern => Ok(response_body::wrong_method("POST")),
         (_, &Method::GET) => Box::pin(legacy_endpoint::get(request, &client)).await,
@@ -133,7 +138,8 @@ fn check_origin(request: &HttpRequest) -> Result<(), HttpRefusal> {
     oauth_metadata::check_query(parts)
 }
 
-/// Authenticates the client, and refuses one that exceeds its limits by far.
+/// Authenticates the client, and refuses one that exceeds its limits by far, unless it has calls in
+/// progress: a response, a cancellation or a retry for one of them has to get through.
 async fn authenticate(
     request: &HttpRequest,
     route: HttpRoute,
@@ -160,21 +166,15 @@ async fn authenticate(
     let client = client.with_audit_event(request.audit_event.clone());
     if let (&Method::POST, HttpRoute::Endpoint, Some(wait)) =
         (&request.parts.method, route, client.flood_retry_after())
-        && !is_exempt_from_limits(request, &client)
+        // One that another replica has sent on for a call in progress was counted there.
+        && request.connection.purpose() == HopPurpose::Serve
+        && !Box::pin(delivery::has_calls(request, &client)).await
     {
         debug!(client = %client.principal().name, "request over the rate limit, body not read");
         metrics.refused(RefusalReason::Limit);
         return Err(results::too_busy(wait).into());
     }
     Ok(client)
-}
-
-/// True if the message may be one that is never rate-limited: a response or a cancellation, in a
-/// session with requests in progress.
-fn is_exempt_from_limits(request: &HttpRequest, client: &ClientContext) -> bool {
-    request.headers().contains_key(session::HEADER)
-        && legacy_endpoint::find_open_session(request, client)
-            .is_some_and(|session| !session.peer.in_flight.is_empty())
 }
 
 // === POST ===
@@ -188,14 +188,17 @@ async fn post(
     if batch::is_batch(&text) {
         return Box::pin(legacy_endpoint::post_batch(request, client, &text)).await;
     }
-    let message = Message::parse(text).map_err(|invalid| {
-        if let Some(response) = invalid.as_error_response()
-            && let Some(session) = legacy_endpoint::find_open_session(request, client)
-        {
-            session.peer.client_requests.complete(response);
+    let message = match Message::parse(text) {
+        Ok(message) => message,
+        Err(invalid) => {
+            if let Some(response) = invalid.as_error_response() {
+                // The client has to learn that it cannot be read, wherever its call runs.
+                let response = Message::Response(response);
+                let _ = Box::pin(delivery::deliver(request, client, &response)).await;
+            }
+            return Err(ClientResponse::from(invalid).into());
         }
-        ClientResponse::from(invalid)
-    })?;
+    };
     if let Message::Request(jsonrpc::Request { method, .. })
     | Message::Notification(jsonrpc::Notification { method, .. }) = &message
     {
@@ -274,7 +277,9 @@ async fn forward_placed(
     if let Some(scope) = client.scope_of_named_task(method, params, Era::Modern) {
         return Box::pin(hop::tasks::forward(request, client, scope)).await;
     }
-    let state = params.get_string("requestState");
+    // Only a call is resumed. A listen that stays open is not ended when its client is removed.
+    let is_call = crate::mcp::call::Method::of(method).is_some();
+    let state = params.get_string("requestState").filter(|_| is_call);
     if let Some((instance, _)) = state.as_deref().and_then(Instance::split_named) {
         return Box::pin(hop::forward_to(request, client, instance)).await;
     }

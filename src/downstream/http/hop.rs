@@ -8,6 +8,7 @@
 //! refuses it without executing it. The headers of this module count only on a connection of
 //! another replica, whose certificate proves that it belongs to the fleet.
 
+pub(super) mod delivery;
 pub(super) mod tasks;
 
 use std::net::SocketAddr;
@@ -17,7 +18,8 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use futures::{StreamExt, future, stream};
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, future, stream};
 use http_body_util::Full;
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HeaderMap, HeaderName, HeaderValue, TE, TRAILER,
@@ -25,10 +27,9 @@ use hyper::header::{
 };
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
-use tokio_util::sync::CancellationToken;
 
 use super::ClientConnection;
-use super::connection::replicas::RequestOrigin;
+use super::connection::replicas::{HopPurpose, RequestOrigin};
 use super::request::HttpRequest;
 use super::response_body::{self, HttpRefusal, HttpResponse};
 use crate::downstream::response::{ClientResponse, results};
@@ -58,8 +59,12 @@ pub(super) async fn forward(
             // The other replica records it.
             request.audit_event.discard();
             // The stream for notifications does not end by itself, unlike that of a call.
-            let stop = (request.parts.method == Method::GET).then(|| state.stop.clone());
-            Ok(Some(relayed(response, permit, stop)))
+            let end = (request.parts.method == Method::GET).then(|| {
+                let (stop, identity) = (state.stop.clone(), client.identity());
+                let end = async move { stop.run_until_cancelled(identity.revoked()).await };
+                end.map(Option::unwrap_or_default).boxed()
+            });
+            Ok(Some(relayed(response, permit, end)))
         }
         Err(HopFailure::Unreachable) => Ok(None),
         Err(HopFailure::Broken) => {
@@ -84,8 +89,13 @@ pub(super) async fn forward_to(
 
 /// Counts a request of a client that is at another replica; `None` if there are too many.
 fn permit(request: &HttpRequest, client: &ClientContext) -> Option<impl Send + Sync + use<>> {
-    let principal = client.principal();
-    request.state.hops.acquire(principal, principal.share(MAX_HOPS))
+    let (state, principal) = (&request.state, client.principal());
+    // Calls and streams that stay open must not keep a client from ending its session.
+    let quota = match request.parts.method {
+        Method::DELETE => &state.deliveries,
+        _ => &state.hops,
+    };
+    quota.acquire(principal, principal.share(MAX_HOPS))
 }
 
 /// Returns the id of the request in this text, for an error response.
@@ -124,6 +134,23 @@ fn forwarded(request: &HttpRequest, fleet: &Fleet, text: Bytes) -> Request<Full<
     copy
 }
 
+/// Like [`forwarded`], for another purpose than to be served.
+fn forwarded_to(
+    request: &HttpRequest,
+    fleet: &Fleet,
+    text: Bytes,
+    purpose: HopPurpose,
+) -> Request<Full<Bytes>> {
+    let mut copy = forwarded(request, fleet, text);
+    let value = match purpose {
+        HopPurpose::Serve => return copy,
+        HopPurpose::Deliver => DELIVER,
+        HopPurpose::Ask => ASK,
+    };
+    copy.headers_mut().insert(CALLS, HeaderValue::from_static(value));
+    copy
+}
+
 fn remove_connection_headers(headers: &mut HeaderMap) {
     for name in
         [CONNECTION, CONTENT_LENGTH, EXPECT, KEEP_ALIVE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE]
@@ -132,12 +159,12 @@ fn remove_connection_headers(headers: &mut HeaderMap) {
     }
 }
 
-/// Turns the response of another replica into that for the client, unread; it ends when `stop`
-/// fires.
+/// Turns the response of another replica into that for the client, unread; it ends when `end` is
+/// ready.
 fn relayed(
     response: Response<HopBody>,
     permit: impl Send + 'static,
-    stop: Option<CancellationToken>,
+    end: Option<BoxFuture<'static, ()>>,
 ) -> HttpResponse {
     let (mut parts, body) = response.into_parts();
     let length = parts.headers.get(CONTENT_LENGTH).cloned();
@@ -150,13 +177,8 @@ fn relayed(
         let named = |error| PayloadBroken(format!("the replica that runs it: {error}"));
         Some((chunk.map_err(named), (body, permit)))
     });
-    let stopped = async move {
-        match stop {
-            Some(stop) => stop.cancelled_owned().await,
-            None => future::pending().await,
-        }
-    };
-    let mut relayed = response_body::relay(chunks.take_until(stopped));
+    let end = end.unwrap_or_else(|| future::pending().boxed());
+    let mut relayed = response_body::relay(chunks.take_until(end));
     *relayed.status_mut() = parts.status;
     *relayed.headers_mut() = parts.headers;
     relayed
@@ -181,23 +203,19 @@ pub(super) fn client_of(
             "the client certificate is not accepted by this replica",
         ))?),
     };
-    let (waker, origin) = (Arc::clone(&connection.waker), RequestOrigin::Replica(replica.into()));
+    let purpose = match take(CALLS).as_deref() {
+        Some(DELIVER) => HopPurpose::Deliver,
+        Some(ASK) => HopPurpose::Ask,
+        _ => HopPurpose::Serve,
+    };
+    let origin = RequestOrigin::Replica(replica.into(), purpose);
+    let waker = Arc::clone(&connection.waker);
     Ok(Some(Arc::new(ClientConnection { peer, certificate, waker, origin })))
 }
 
 /// Refuses a request that another replica has sent on, and whose session is not here.
 pub(super) fn misdirected() -> HttpRefusal {
     (StatusCode::MISDIRECTED_REQUEST, "the session is on another replica").into()
-}
-
-/// Sends a copy of a request to another replica, whose response does not matter.
-pub(super) async fn forward_copy(request: &HttpRequest, fleet: &Fleet, member: &Replica) {
-    let copy = forwarded(request, fleet, request.text.clone());
-    if let Ok(response) = fleet.hop(member, copy).await {
-        // Read to its end, so that the connection is kept.
-        let mut body = response.into_body();
-        while body.chunk().await.is_some_and(|chunk| chunk.is_ok()) {}
-    }
 }
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -207,7 +225,12 @@ const REPLICA: HeaderName = HeaderName::from_static("weir-replica");
 const CLIENT_ADDRESS: HeaderName = HeaderName::from_static("weir-client-address");
 /// Certificate chain of the client: DER in base64, separated by commas.
 const CLIENT_CERTIFICATE: HeaderName = HeaderName::from_static("weir-client-certificate");
-const OWN_HEADERS: [HeaderName; 3] = [REPLICA, CLIENT_ADDRESS, CLIENT_CERTIFICATE];
+/// Purpose of a request that is not to be served, but concerns calls in progress. Replicas up to
+/// version 0.1.0 do not know it, and serve such a request.
+const CALLS: HeaderName = HeaderName::from_static("weir-calls");
+const DELIVER: &str = "deliver";
+const ASK: &str = "ask";
+const OWN_HEADERS: [HeaderName; 4] = [REPLICA, CLIENT_ADDRESS, CLIENT_CERTIFICATE, CALLS];
 /// Delay after which a client with too many of them may retry.
 const HOP_RETRY: Duration = Duration::from_secs(1);
 /// Most requests of one client that are at other replicas.

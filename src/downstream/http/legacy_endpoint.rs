@@ -11,14 +11,13 @@ use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use tokio_util::sync::CancellationToken;
 
-use super::hop::{self, tasks};
+use super::hop::{self, delivery, tasks};
 use super::request::HttpRequest;
 use super::response_body::{self, HttpRefusal, HttpResponse};
 use super::{call, head, resume, sse_streams};
 use crate::downstream::client_requests::ClientRequests;
-use crate::downstream::in_flight::{self, InFlightRequests};
+use crate::downstream::in_flight::InFlightRequests;
 use crate::downstream::legacy::LegacyConnection;
-use crate::downstream::modern::headers;
 use crate::downstream::response::call_stream::CallMessages;
 use crate::downstream::response::{ClientResponse, ResponseFuture, ResponseMode, results};
 use crate::downstream::session::session_records::NotKept;
@@ -26,9 +25,9 @@ use crate::downstream::session::{self, RebuiltSession, SessionGuard};
 use crate::downstream::{ServerState, batch, host_check, legacy};
 use crate::fleet::{Fleet, Place, PlacedSession};
 use crate::gateway::ClientContext;
-use crate::jsonrpc::{self, Message, Notification};
+use crate::jsonrpc::{self, Message};
 use crate::mcp::call::ClientHandle;
-use crate::mcp::revision::{Era, Revision};
+use crate::mcp::revision::Era;
 use crate::mcp::task::TaskScope;
 
 /// Handles a message of a session, or opens one.
@@ -42,7 +41,7 @@ pub(super) async fn post(
     {
         return Box::pin(initialize(request, client, message)).await;
     }
-    if let Some(response) = forward_to_asker(request, client, &message).await? {
+    if let Some(response) = Box::pin(delivery::deliver(request, client, &message)).await? {
         return Ok(response);
     }
     let mut copied = None;
@@ -54,7 +53,7 @@ pub(super) async fn post(
     }
     let session = match copied {
         Some(copy) => copy,
-        None => find_session(request, client, Some(&message)).await?,
+        None => find_session(request, client).await?,
     };
     match message {
         Message::Request(message) => {
@@ -81,13 +80,8 @@ pub(super) async fn post(
                 None => Ok(response_body::respond(call, settings.sse_keepalive).await),
             }
         }
-        Message::Notification(notification) => {
-            session.peer.in_flight.handle_notification(&notification);
-            forward_cancellation(request, client, &session, &notification).await;
-            Ok(response_body::empty(StatusCode::ACCEPTED))
-        }
-        Message::Response(response) => {
-            session.peer.client_requests.complete(response);
+        // It concerns no call, or one that has ended.
+        Message::Notification(_) | Message::Response(_) => {
             Ok(response_body::empty(StatusCode::ACCEPTED))
         }
     }
@@ -103,7 +97,8 @@ pub(super) async fn post_batch(
     if request.era_of_unversioned() == Era::Modern {
         return Err(batch::batches_removed().into());
     }
-    let session = find_session(request, client, None).await?;
+    Box::pin(delivery::deliver_batch(request, client, text)).await?;
+    let session = find_session(request, client).await?;
     let messages = batch::read(session.peer.context.revision, text)?;
     let buffer_limit = &request.state.settings.buffer_limit;
     let responses = batch::serve(client, &session.peer, messages, buffer_limit, Ok);
@@ -170,7 +165,7 @@ pub(super) async fn get(
     client: &ClientContext,
 ) -> Result<HttpResponse, HttpRefusal> {
     head::check_get(request.headers())?;
-    let session = find_session(request, client, None).await?;
+    let session = find_session(request, client).await?;
     request.require_memory()?;
     match request.state.settings.resumable {
         true => resume::get(request, session, client),
@@ -188,7 +183,7 @@ pub(super) async fn delete(
     if let Some(end) = end_again(request, client) {
         return response_to_end(end.await);
     }
-    match find_session(request, client, None).await {
+    match find_session(request, client).await {
         Ok(session) => response_to_end(state.sessions.end(&session, max_age).await),
         Err(refusal) => {
             if refusal.0.status() == StatusCode::NO_CONTENT
@@ -234,11 +229,9 @@ fn placed_session(request: &HttpRequest, client: &ClientContext) -> Option<Place
 
 /// Finds the session of a legacy request, or rebuilds it, and validates its version header. The
 /// error is the response; if another replica of the fleet has the session, that of this replica.
-/// `message` is the content of the request, if that is one message.
 async fn find_session(
     request: &HttpRequest,
     client: &ClientContext,
-    message: Option<&Message>,
 ) -> Result<SessionGuard, HttpRefusal> {
     let state = &request.state;
     if !request.headers().contains_key(session::HEADER) {
@@ -251,35 +244,16 @@ async fn find_session(
     }
     let session = match find_open_session(request, client) {
         Some(session) => session,
-        None => Box::pin(fetch_session(request, client, message)).await?,
+        None => Box::pin(fetch_session(request, client)).await?,
     };
     client.audit_event().set_session(&session.mark);
     client.audit_event().set_revision(session.peer.context.revision);
-    check_version(request, session.peer.context.revision)?;
+    request.check_version(session.peer.context.revision)?;
     Ok(session)
 }
 
-/// Refuses a request of a session of this revision that has an invalid or unsupported version
-/// header.
-fn check_version(request: &HttpRequest, revision: Revision) -> Result<(), HttpRefusal> {
-    // Spec 2025-06-18 and later, transports: an invalid or unsupported version MUST get 400.
-    // Earlier revisions have no such header. Without the header the session's version applies.
-    let is_checked = revision >= Revision::V2025_06_18;
-    if is_checked && request.headers().contains_key(headers::VERSION) {
-        let version = request.version().and_then(|text| text.parse().ok());
-        if !version.is_some_and(|revision| request.state.settings.versions.has(revision)) {
-            let text = "this MCP-Protocol-Version is not supported here";
-            return Err((StatusCode::BAD_REQUEST, text).into());
-        }
-    }
-    Ok(())
-}
-
 /// Finds the session of a request among those in use.
-pub(super) fn find_open_session(
-    request: &HttpRequest,
-    client: &ClientContext,
-) -> Option<SessionGuard> {
+fn find_open_session(request: &HttpRequest, client: &ClientContext) -> Option<SessionGuard> {
     let id = host_check::single_value(request.headers(), &session::HEADER)?;
     request.state.sessions.find(client, id, request.state.settings.session_lifetime)
 }
@@ -306,6 +280,9 @@ async fn copied_session(
         return Ok(None);
     }
     let placed = session::placed(id, opened.sealed_by, &opened.facts, max_age);
+    if state.sessions.records.is_ended(&placed) {
+        return Ok(None);
+    }
     match fleet.place(&placed, || false).await {
         // A request that was sent on takes nothing over.
         Place::Undecided if !request.connection.is_forwarded() => Ok(None),
@@ -316,7 +293,7 @@ async fn copied_session(
             let copy = copy.map_err(|_| results::too_busy(SESSION_RETRY))?;
             client.audit_event().set_session(&copy.mark);
             client.audit_event().set_revision(revision);
-            check_version(request, revision)?;
+            request.check_version(revision)?;
             Ok(Some(copy))
         }
     }
@@ -327,7 +304,6 @@ async fn copied_session(
 async fn fetch_session(
     request: &HttpRequest,
     client: &ClientContext,
-    message: Option<&Message>,
 ) -> Result<SessionGuard, HttpRefusal> {
     let (state, settings) = (&request.state, &request.state.settings);
     let id = host_check::single_value(request.headers(), &session::HEADER);
@@ -340,9 +316,6 @@ async fn fetch_session(
         .ok_or_else(no_session)?;
     let placed = session::placed(id, opened.sealed_by, &opened.facts, max_age);
     if let Some(fleet) = state.fleet() {
-        if let Some(session) = find_moved_session(request, client, message, id) {
-            return Ok(session);
-        }
         if state.sessions.records.is_ended(&placed) {
             return Err(no_session());
         }
@@ -392,53 +365,6 @@ async fn take_over_or_forward(
         }
     }
     Err(results::too_busy(SESSION_RETRY).into())
-}
-
-/// Finds a session that another replica has taken over, for a message that may concern a call that
-/// still runs here: a notification or a response. A request belongs to the replica that has the
-/// session now, and its client may have ended it there.
-fn find_moved_session(
-    request: &HttpRequest,
-    client: &ClientContext,
-    message: Option<&Message>,
-    id: &str,
-) -> Option<SessionGuard> {
-    let may_concern = matches!(message, Some(Message::Notification(_) | Message::Response(_)));
-    let is_for_call = may_concern && request.connection.is_forwarded();
-    is_for_call.then(|| request.state.sessions.find_moved(client, id)).flatten()
-}
-
-/// Sends a client's response on to the replica that sent the request, if that is another one: a
-/// session may have been taken over while its client was asked.
-async fn forward_to_asker(
-    request: &HttpRequest,
-    client: &ClientContext,
-    message: &Message,
-) -> Result<Option<HttpResponse>, HttpRefusal> {
-    let Message::Response(response) = message else { return Ok(None) };
-    match response.id.as_ref().and_then(ClientRequests::sender_of) {
-        Some(asker) => hop::forward_to(request, client, asker).await,
-        None => Ok(None),
-    }
-}
-
-/// Sends a cancellation on to the replica that opened the session, if that is another one: the call
-/// may have begun there.
-async fn forward_cancellation(
-    request: &HttpRequest,
-    client: &ClientContext,
-    session: &SessionGuard,
-    notification: &Notification,
-) {
-    let is_cancellation = &*notification.method == in_flight::CANCELLED;
-    let Some(fleet) = request.state.fleet() else { return };
-    if !is_cancellation || request.connection.is_forwarded() {
-        return;
-    }
-    if let Some(member) = fleet.member(session.sealed_by()) {
-        client.audit_event().discard();
-        hop::forward_copy(request, fleet, &member).await;
-    }
 }
 
 fn no_session() -> HttpRefusal {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use hyper::StatusCode;
 use hyper::header::HeaderMap;
 use hyper::http::request::Parts;
 
@@ -13,7 +14,7 @@ use crate::audit::AuditEvent;
 use crate::downstream::modern::headers;
 use crate::downstream::response::results;
 use crate::downstream::{ServerState, ServerStateCell, era, host_check};
-use crate::mcp::revision::Era;
+use crate::mcp::revision::{Era, Revision};
 use crate::memory_budget::MemoryPressure;
 
 /// One HTTP request. The whole request is served under one `state`, even if the configuration is
@@ -44,6 +45,22 @@ impl HttpRequest {
     /// Returns the era of a message that carries no version of its own.
     pub(super) fn era_of_unversioned(&self) -> Era {
         era::of_unversioned(&self.state.settings.versions, self.version())
+    }
+
+    /// Refuses a request in a session of this revision if its version header is invalid or
+    /// unsupported.
+    pub(super) fn check_version(&self, revision: Revision) -> Result<(), HttpRefusal> {
+        // Spec 2025-06-18 and later, transports: an invalid or unsupported version MUST get 400.
+        // Earlier revisions have no such header. Without the header the session's version applies.
+        let is_checked = revision >= Revision::V2025_06_18;
+        if is_checked && self.headers().contains_key(headers::VERSION) {
+            let version = self.version().and_then(|text| text.parse().ok());
+            if !version.is_some_and(|revision| self.state.settings.versions.has(revision)) {
+                let text = "this MCP-Protocol-Version is not supported here";
+                return Err((StatusCode::BAD_REQUEST, text).into());
+            }
+        }
+        Ok(())
     }
 
     /// Reads the body within limits of size and time.

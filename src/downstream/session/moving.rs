@@ -1,6 +1,7 @@
 //! Sessions that move between the replicas of a fleet.
 
 use std::collections::HashMap;
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,19 +17,41 @@ use crate::ended_sessions::SessionNumber;
 use crate::fleet::{Fleet, PlacedSession};
 use crate::gateway::ClientContext;
 use crate::hex::hex;
+use crate::jsonrpc::Message;
 use crate::policy::Principal;
 use crate::sealing::Instance;
 
 impl Sessions {
-    /// Finds a principal's session that was given up, for what concerns its calls in progress.
-    pub(in crate::downstream) fn find_moved(
+    /// Delivers a response or a cancellation to the call in progress that it concerns, and returns
+    /// whether there is one here. Another replica may have the session by now.
+    pub(in crate::downstream) fn deliver(
         &self,
         client: &ClientContext,
         id: &str,
-    ) -> Option<SessionGuard> {
+        message: &Message,
+    ) -> bool {
+        let session = self.find_any(client, id);
+        session.is_some_and(|it| it.with_former().any(|session| session.peer.deliver(message)))
+    }
+
+    /// Returns whether calls of a principal's session are in progress here. Another replica may
+    /// have the session by now.
+    pub(in crate::downstream) fn has_calls(&self, client: &ClientContext, id: &str) -> bool {
+        let session = self.find_any(client, id);
+        session.is_some_and(|it| it.with_former().any(|it| !it.peer.in_flight.is_empty()))
+    }
+
+    fn find_any(&self, client: &ClientContext, id: &str) -> Option<Arc<Session>> {
         let session = Arc::clone(&*self.by_id.get(id)?);
-        let is_found = session.principal == *client.principal() && session.is_moved();
-        is_found.then(|| SessionGuard::new(session))
+        (session.principal == *client.principal()).then_some(session)
+    }
+
+    /// Returns the session of this id that was given up, if it has calls in progress.
+    pub(super) fn former(&self, id: &str) -> Option<Arc<Session>> {
+        let given_up = Arc::clone(&*self.by_id.get(id).filter(|session| session.is_moved())?);
+        // Those without calls are left out, so that a session that moves often keeps few.
+        let mut all = iter::successors(Some(&given_up), |session| session.former.as_ref());
+        all.find(|session| session.usage.lock().active > 0).map(Arc::clone)
     }
 
     /// Returns a copy of a session that another replica has: it serves requests about tasks that
@@ -47,7 +70,7 @@ impl Sessions {
         let settings = SessionSettings::default();
         let peer = LegacyClient::rebuild(client, &opened.facts, &settings, connection());
         let notifications = peer.notifications(client);
-        let copy = self.create(client, id.into(), opened, peer, notifications);
+        let copy = self.create(client, id.into(), opened, peer, notifications, None);
         copy.is_moved.store(true, Ordering::Release);
         self.change_owned(client.principal(), |owned| {
             // A request that came at the same time was quicker.
@@ -107,9 +130,9 @@ impl Session {
         placed(&self.id, self.sealed_by, &self.facts, max_age)
     }
 
-    /// Returns the process that opened the session.
-    pub(in crate::downstream) fn sealed_by(&self) -> Instance {
-        self.sealed_by
+    /// Returns the session, and what it was before this replica gave it up.
+    pub(super) fn with_former(&self) -> impl Iterator<Item = &Self> {
+        iter::successors(Some(self), |session| session.former.as_deref())
     }
 
     /// Ends the streams of the session here; its calls in progress are finished. Its next request

@@ -827,6 +827,48 @@ async fn claim_many() {
     assert_eq!(world.store.contents.lock().claims.entries.len(), 1_000);
 }
 
+#[tokio::test(start_paused = true)]
+async fn claims_that_a_store_has_swapped_are_made_anew() {
+    let local = tokio::task::LocalSet::new();
+    for is_killed in [false, true] {
+        local.run_until(swap_claims(is_killed)).await;
+    }
+}
+
+/// Swaps the claims of two sessions, whose owners are killed then, or not.
+async fn swap_claims(is_killed: bool) {
+    let mut world = Simulation::new(1);
+    (0..3).for_each(|_| world.start_replica());
+    sleep(STEADY + HEARTBEAT * 2).await;
+    let sealed_by = SealingKeys::random().instance();
+    let until = SystemTime::now() + Duration::from_secs(3_600);
+    for at in 0..2 {
+        let session = PlacedSession { key: format!("s{at}"), number: None, sealed_by, until };
+        let replica = Arc::clone(&world.replicas[at].0);
+        assert_eq!(world.request(&replica, &session).await, Served::By(replica.name.clone()));
+        world.sessions.push(session);
+    }
+    {
+        let claims = &mut world.store.contents.lock().claims.entries;
+        let swapped: Vec<_> = claims.values().rev().map(|claim| claim.text.clone()).collect();
+        claims.values_mut().zip(swapped).for_each(|(claim, text)| claim.text = text);
+    }
+    if is_killed {
+        world.replicas.drain(..2).for_each(|(_, task)| task.abort());
+    }
+    world.heal().await;
+    world.check().await;
+    let contents = world.store.contents.lock().clone();
+    for (session, claim) in &contents.claims.entries {
+        let claim = world.records.open_claim(session, &claim.text);
+        assert!(matches!(claim, Some(Claim::Owner(_))), "{session}: {claim:?}");
+    }
+    for (replica, task) in world.replicas.drain(..) {
+        replica.stop.cancel();
+        task.await.expect("it does not panic");
+    }
+}
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|it| it.parse().expect("a number"))
 }

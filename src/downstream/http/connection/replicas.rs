@@ -23,7 +23,18 @@ pub(in crate::downstream::http) enum RequestOrigin {
     /// Another replica, on whose connection each request has a client of its own.
     Listener(ReplicaListener),
     /// A client of the replica of this name, which has sent the request on.
-    Replica(Arc<str>),
+    Replica(Arc<str>, HopPurpose),
+}
+
+/// Purpose for which a replica sends a request on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::downstream::http) enum HopPurpose {
+    /// It is served as if it had come from the client itself.
+    Serve,
+    /// It is delivered to the call in progress that it concerns, if that runs at the other replica.
+    Deliver,
+    /// The other replica is asked whether the client has calls in progress there.
+    Ask,
 }
 
 /// Listener for other replicas.
