@@ -14,13 +14,14 @@
 
 pub(crate) mod event_store;
 mod moving;
+mod opened_sessions;
 mod record_file;
 pub(crate) mod session_id;
 pub(crate) mod session_records;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use dashmap::DashMap;
@@ -30,6 +31,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub(super) use moving::placed;
+use opened_sessions::OpenedSessions;
 
 use super::legacy::{LegacyClient, LegacyConnection};
 use crate::audit::SessionMark;
@@ -42,7 +44,6 @@ use crate::gateway::{ClientContext, ClientIdentity, ClientNotifications, Gateway
 use crate::metrics::{Gauge, GaugeGuard};
 use crate::policy::Principal;
 use crate::quota::{PerPrincipal, QuotaPermit};
-use crate::rate_limit::RateLimiter;
 use crate::sealing::{Instance, SealingKeys};
 use crate::secret;
 use crate::sync::Mutex;
@@ -58,10 +59,7 @@ pub(super) struct Sessions {
     external: PerPrincipal<Principal>,
     /// Number of sessions that each principal has taken over from other replicas in this second.
     taken_over: Mutex<(Instant, HashMap<Principal, usize>)>,
-    /// Sessions that principals have opened of late.
-    opened: Mutex<HashMap<Principal, RateLimiter>>,
-    /// Place of the next session among those that this process opens.
-    next: AtomicU64,
+    opened: OpenedSessions,
     ids: SessionIdCodec,
     pub(super) records: SessionRecords,
     metrics: Arc<GatewayMetrics>,
@@ -152,8 +150,7 @@ impl Sessions {
             by_principal: DashMap::new(),
             external: PerPrincipal::default(),
             taken_over: Mutex::new((Instant::now(), HashMap::new())),
-            opened: Mutex::default(),
-            next: AtomicU64::new(0),
+            opened: OpenedSessions::default(),
             ids: SessionIdCodec::new(keys),
             records: SessionRecords::new(records),
             metrics,
@@ -172,9 +169,9 @@ impl Sessions {
         peer: LegacyClient,
         limit: usize,
     ) -> Result<Arc<Session>, SessionLimit> {
-        self.count_opened(client.principal())?;
+        let place = self.opened.open(client.principal())?;
         let mut facts = SessionFacts::of(&peer.context, SystemTime::now());
-        facts.place = self.records.may_number().then(|| self.next.fetch_add(1, Ordering::Relaxed));
+        facts.place = self.records.may_number().then_some(place);
         let id = self.ids.seal(client.principal(), &facts);
         let notifications = peer.notifications(client);
         let opened = OpenedId { facts, sealed_by: client.instance() };
@@ -184,21 +181,6 @@ impl Sessions {
             self.insert(owned, &session);
             Ok(session)
         })
-    }
-
-    /// Counts a session that a principal opens. Each takes a bit in the records for as long as its
-    /// id is good, so their number is bounded.
-    fn count_opened(&self, principal: &Principal) -> Result<(), SessionLimit> {
-        let now = Instant::now();
-        let mut opened = self.opened.lock();
-        if opened.len() >= MAX_COUNTED {
-            opened.retain(|client, limiter| limiter.remaining(now) < opened_at_once(client));
-        }
-        let limiter = opened.entry(principal.clone()).or_insert_with(|| {
-            let per_second = principal.share(OPENED_PER_SECOND) as u32;
-            RateLimiter::new(per_second, opened_at_once(principal), now)
-        });
-        limiter.admit(now).then_some(()).ok_or(SessionLimit)
     }
 
     /// Opens an id; `None` if it is not one of this client, or too old.
@@ -403,20 +385,14 @@ impl Sessions {
     }
 }
 
-/// Most sessions that a principal opens at once.
-fn opened_at_once(principal: &Principal) -> u32 {
-    principal.share(OPENED_AT_ONCE) as u32
-}
-
 /// Returns a random id of a session that lives as long as its stream, or of a stream.
 pub(super) fn new_id() -> Box<str> {
     secret::random_token()
 }
 
 fn longest_idle(sessions: &[Arc<Session>]) -> Result<usize, SessionLimit> {
-    let idle = sessions.iter().enumerate().filter_map(|(at, session)| {
-        (!session.is_in_use()).then(|| (session.usage.lock().idle_since, at))
-    });
+    let idle = sessions.iter().enumerate().filter(|(_, session)| !session.is_in_use());
+    let idle = idle.map(|(at, session)| (session.usage.lock().idle_since, at));
     idle.min().map(|(_, at)| at).ok_or(SessionLimit)
 }
 
@@ -494,40 +470,5 @@ impl Drop for SessionGuard {
     }
 }
 
-/// Most sessions that a client opens at once, and per second after that: the installation keeps
-/// three megabits for it in 30 days. A thousand users of one key open fewer.
-const OPENED_AT_ONCE: usize = 10_000;
-const OPENED_PER_SECOND: usize = 1;
-/// Number of clients from which on those are forgotten that may open as many as ever.
-const MAX_COUNTED: usize = 1_000;
 /// Interval of the sweep for idle sessions.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_client_opens_so_many_sessions_at_once_and_one_per_second_after_that() {
-        let sessions = Sessions::new(Arc::default(), &SealingKeys::random(), RecordPlace::Memory);
-        let [ann, bob] = ["ann", "bob"].map(|name| Principal::new(name, "staff"));
-        let opened = |principal, count| {
-            (0..count).filter(|_| sessions.count_opened(principal).is_ok()).count()
-        };
-        assert_eq!(opened(&ann, 10_100), 10_000);
-        assert_eq!(opened(&bob, 100), 100, "another client");
-        tokio::time::advance(Duration::from_secs(3)).await;
-        assert_eq!(opened(&ann, 100), 3);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn clients_that_may_open_as_many_sessions_as_ever_take_no_memory() {
-        let sessions = Sessions::new(Arc::default(), &SealingKeys::random(), RecordPlace::Memory);
-        for number in 0..3 * MAX_COUNTED {
-            let client = Principal::new(number.to_string(), "staff");
-            assert!(sessions.count_opened(&client).is_ok());
-            tokio::time::advance(Duration::from_secs(1)).await;
-        }
-        assert!(sessions.opened.lock().len() <= MAX_COUNTED);
-    }
-}

@@ -211,8 +211,8 @@ fn counts() -> Outcome {
     outcome
 }
 
-/// Niceness of the suites that compute, so that those that wait have the processors first. Beside a
-/// build of somebody else on both processors, each of their threads gets a third of one: with more,
+/// Niceness of the suites that compute, so that those that wait have the processors first. Beside
+/// another build on both processors, each of their threads gets a third of one: with more niceness,
 /// the counts would not end within the time of a step.
 const COMPUTING: &str = "2";
 /// Niceness of the counts.
