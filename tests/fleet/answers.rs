@@ -15,42 +15,72 @@ use crate::lab::{PATIENCE, until};
 use crate::questions::{asked_client, asking, asks, wait_for_answer, wait_for_answer_with};
 use crate::replicas::{HUB, Replicas};
 
-/// A client with a call that waits on a replica, and the question that the call has asked.
+/// A client with two calls that wait on a replica: it cancels one, and answers what the other has
+/// asked.
 struct Waiting {
     client: Client,
-    call: u64,
+    cancelled: u64,
     question: Value,
-    _stream: CallStream,
+    _streams: [CallStream; 2],
 }
 
 impl Waiting {
-    /// Makes a call at this replica, in the session that the client has, if it has one.
+    /// Makes the calls in a new session at this replica.
     async fn at(replicas: &Replicas, number: usize, revision: Revision) -> Self {
-        let client = asked_client(replicas, number, revision).await;
-        Self::of(client).await
+        let capabilities = json!({ "elicitation": {}, "sampling": {} });
+        let address = &replicas[number].address;
+        Self::of(Client::declaring(capabilities, address, revision, None).await).await
     }
 
     async fn of(mut client: Client) -> Self {
-        let params = json!({ "name": format!("{HUB}__call"), "arguments": asking("asked") });
+        let (one, _) = Self::call(&mut client, "cancelled").await;
+        let cancelled = client.last_id();
+        let (other, question) = Self::call(&mut client, "question").await;
+        Self { client, cancelled, question, _streams: [one, other] }
+    }
+
+    /// Makes a call, and returns the id of what it asks.
+    async fn call(client: &mut Client, nonce: &str) -> (CallStream, Value) {
+        // Elicitation came later than sampling.
+        let (method, params) = match client.revision {
+            Revision::LEGACY => (
+                "elicitation/create",
+                json!({ "message": "?", "requestedSchema": { "type": "object", "properties": {} } }),
+            ),
+            _ => ("sampling/createMessage", json!({ "messages": [], "maxTokens": 1 })),
+        };
+        let question = json!({ "jsonrpc": "2.0", "id": nonce, "method": method, "params": params });
+        let arguments = asks(nonce, &question);
+        let params = json!({ "name": format!("{HUB}__call"), "arguments": arguments });
         let mut stream = client.open("tools/call", params).await;
-        let question = stream.next().await;
-        assert_eq!(question["method"], "elicitation/create", "{question}");
-        let call = client.last_id();
-        Self { client, call, question: question["id"].clone(), _stream: stream }
+        let asked = stream.next().await;
+        assert_eq!(asked["method"], method, "{asked}");
+        (stream, asked["id"].clone())
     }
 
-    /// Answers the question through this replica.
-    async fn answer(&mut self, replicas: &Replicas, number: usize) -> u16 {
-        self.client.move_to(&replicas[number].address);
-        let accepted = json!({ "action": "accept", "content": {} });
-        let answer = json!({ "jsonrpc": "2.0", "id": self.question, "result": accepted });
-        post(&mut self.client, &answer).await
+    /// Response to the question.
+    fn answer(&self) -> Value {
+        let result = match self.client.revision {
+            Revision::LEGACY => json!({ "action": "accept", "content": {} }),
+            _ => json!({
+                "role": "assistant", "content": { "type": "text", "text": "-" }, "model": "-",
+            }),
+        };
+        json!({ "jsonrpc": "2.0", "id": self.question, "result": result })
     }
 
-    /// Cancels the call through this replica.
-    async fn cancel(&mut self, replicas: &Replicas, number: usize) -> u16 {
-        self.client.move_to(&replicas[number].address);
-        post(&mut self.client, &cancellation(self.call)).await
+    /// Answers and cancels through this replica, and waits until both have reached their calls.
+    async fn finish(&mut self, replicas: &Replicas, through: usize) {
+        self.client.move_to(&replicas[through].address);
+        assert!(!is_cancelled(replicas));
+        let answer = self.answer();
+        assert_eq!(post(&mut self.client, &answer).await, 202, "through {through}");
+        wait_for_answer(replicas).await;
+        assert!(!is_cancelled(replicas));
+        let cancellation = cancellation(self.cancelled);
+        assert_eq!(post(&mut self.client, &cancellation).await, 202, "through {through}");
+        wait_for_cancellation(replicas).await;
+        assert_eq!((replicas.executions("question"), replicas.executions("cancelled")), (1, 1));
     }
 }
 
@@ -94,33 +124,18 @@ fn is_cancelled(replicas: &Replicas) -> bool {
 }
 
 #[tokio::test]
-async fn an_answer_reaches_its_call_on_a_replica_that_stops_through_that_one_too() {
+async fn answers_and_cancellations_reach_calls_on_a_replica_that_stops_through_any() {
     for through in [0, 1, 2] {
         let replicas = Replicas::start_announcing(3).await;
         let mut waiting = Waiting::at(&replicas, 0, Revision::LEGACY).await;
         replicas[0].signal(Signal::TERM);
         take_over(&replicas, &mut waiting.client, 1).await;
-        assert_eq!(waiting.answer(&replicas, through).await, 202, "through {through}");
-        wait_for_answer(&replicas).await;
-        assert_eq!(replicas.executions("asked"), 1);
+        waiting.finish(&replicas, through).await;
     }
 }
 
 #[tokio::test]
-async fn a_cancellation_reaches_its_call_on_a_replica_that_stops_through_any() {
-    for through in [0, 1, 2] {
-        let replicas = Replicas::start_announcing(3).await;
-        let mut waiting = Waiting::at(&replicas, 0, Revision::LEGACY).await;
-        replicas[0].signal(Signal::TERM);
-        take_over(&replicas, &mut waiting.client, 1).await;
-        assert!(!is_cancelled(&replicas));
-        assert_eq!(waiting.cancel(&replicas, through).await, 202, "through {through}");
-        wait_for_cancellation(&replicas).await;
-    }
-}
-
-#[tokio::test]
-async fn both_reach_a_call_on_an_earlier_owner_of_a_session_whose_first_one_is_gone() {
+async fn they_reach_calls_on_an_earlier_owner_of_a_session_whose_first_one_is_gone() {
     for through in [0, 2] {
         let mut replicas = Replicas::start_announcing(3).await;
         let mut client = asked_client(&replicas, 0, Revision::LEGACY).await;
@@ -128,14 +143,10 @@ async fn both_reach_a_call_on_an_earlier_owner_of_a_session_whose_first_one_is_g
         take_over(&replicas, &mut client, 1).await;
         replicas.restart(0).await;
         replicas.wait_until_known(3).await;
-        let mut cancelled = Waiting::of(client).await;
+        let mut waiting = Waiting::of(client).await;
         replicas[1].signal(Signal::TERM);
-        take_over(&replicas, &mut cancelled.client, 2).await;
-        assert_eq!(cancelled.answer(&replicas, through).await, 202, "through {through}");
-        wait_for_answer(&replicas).await;
-        assert!(!is_cancelled(&replicas));
-        assert_eq!(cancelled.cancel(&replicas, through).await, 202, "through {through}");
-        wait_for_cancellation(&replicas).await;
+        take_over(&replicas, &mut waiting.client, 2).await;
+        waiting.finish(&replicas, through).await;
     }
 }
 
@@ -144,34 +155,14 @@ async fn those_of_a_batch_reach_the_calls_that_they_concern() {
     let [_, batched, ..] = Revision::ALL;
     for through in [0, 1, 2] {
         let replicas = Replicas::start_announcing(3).await;
-        // Elicitation came later than batches.
-        let capabilities = json!({ "sampling": {} });
-        let address = &replicas[0].address;
-        let mut client = Client::declaring(capabilities, address, batched, None).await;
-        let question = json!({
-            "jsonrpc": "2.0", "id": "question", "method": "sampling/createMessage",
-            "params": { "messages": [], "maxTokens": 1 },
-        });
-        let mut stream = client
-            .open(
-                "tools/call",
-                json!({ "name": format!("{HUB}__call"), "arguments": asks("asked", &question) }),
-            )
-            .await;
-        let question = stream.next().await;
-        let call = client.last_id();
+        let mut waiting = Waiting::at(&replicas, 0, batched).await;
         replicas[0].signal(Signal::TERM);
-        take_over(&replicas, &mut client, 1).await;
-        client.move_to(&replicas[through].address);
-        let sampled = json!({
-            "role": "assistant", "content": { "type": "text", "text": "-" }, "model": "-",
-        });
-        let answer = json!({ "jsonrpc": "2.0", "id": question["id"], "result": sampled });
-        assert_eq!(post(&mut client, &json!([answer])).await, 202, "through {through}");
+        take_over(&replicas, &mut waiting.client, 1).await;
+        waiting.client.move_to(&replicas[through].address);
+        assert!(!is_cancelled(&replicas));
+        let batch = json!([waiting.answer(), cancellation(waiting.cancelled)]);
+        assert_eq!(post(&mut waiting.client, &batch).await, 202, "through {through}");
         wait_for_answer(&replicas).await;
-        let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
-        let batch = json!([initialized, cancellation(call)]);
-        assert_eq!(post(&mut client, &batch).await, 202, "through {through}");
         wait_for_cancellation(&replicas).await;
     }
 }
@@ -187,7 +178,7 @@ async fn an_answer_that_cannot_be_read_ends_the_wait_of_its_call_on_any_replica(
 }
 
 #[tokio::test]
-async fn an_answer_reaches_a_call_that_began_before_its_session_left_and_came_back() {
+async fn they_reach_calls_that_began_before_their_session_left_and_came_back() {
     let mut replicas = Replicas::start(2).await;
     let mut waiting = Waiting::at(&replicas, 0, Revision::LEGACY).await;
     // The replica stands still until another one has taken the session over.
@@ -197,11 +188,7 @@ async fn an_answer_reaches_a_call_that_began_before_its_session_left_and_came_ba
     replicas.wait_until_known(2).await;
     replicas.kill(1).await;
     take_over(&replicas, &mut waiting.client, 0).await;
-    assert_eq!(waiting.answer(&replicas, 0).await, 202);
-    wait_for_answer(&replicas).await;
-    assert!(!is_cancelled(&replicas));
-    assert_eq!(waiting.cancel(&replicas, 0).await, 202);
-    wait_for_cancellation(&replicas).await;
+    waiting.finish(&replicas, 0).await;
 }
 
 #[tokio::test]
@@ -209,23 +196,24 @@ async fn what_concerns_no_call_is_taken_and_has_no_effect() {
     let replicas = Replicas::start(2).await;
     let mut waiting = Waiting::at(&replicas, 0, Revision::LEGACY).await;
     let other = asked_client(&replicas, 0, Revision::LEGACY).await;
-    for through in [0, 1] {
-        waiting.client.move_to(&replicas[through].address);
-        assert_eq!(waiting.client.post_status(&cancellation(999)).await, 202);
-        let unknown = json!(format!("{}9", waiting.question.as_str().expect("text")));
-        assert_eq!(waiting.client.respond(&unknown, json!({})).await, 202);
-    }
-    // Neither do those of another session, even if they name the call and its question.
     let own = waiting.client.session().expect("a session").to_owned();
-    waiting.client.set_session(other.session().expect("a session"));
-    for through in [0, 1] {
-        assert_eq!(waiting.cancel(&replicas, through).await, 202);
-        assert_eq!(waiting.answer(&replicas, through).await, 202);
+    let unknown = json!(format!("{}9", waiting.question.as_str().expect("text")));
+    let unknown = json!({ "jsonrpc": "2.0", "id": unknown, "result": {} });
+    for (session, messages) in [
+        (&*own, [unknown, cancellation(999)]),
+        // Those of another session have none either, even if they name the calls.
+        (other.session().expect("one"), [waiting.answer(), cancellation(waiting.cancelled)]),
+    ] {
+        waiting.client.set_session(session);
+        for through in [0, 1] {
+            waiting.client.move_to(&replicas[through].address);
+            for message in &messages {
+                assert_eq!(post(&mut waiting.client, message).await, 202, "{message}");
+            }
+        }
     }
     waiting.client.set_session(&own);
-    assert!(!is_cancelled(&replicas));
-    assert_eq!(waiting.answer(&replicas, 1).await, 202);
-    wait_for_answer(&replicas).await;
+    waiting.finish(&replicas, 1).await;
 }
 
 // === Limits ===
@@ -282,10 +270,7 @@ async fn a_client_over_its_rate_limit_answers_and_cancels_its_own_call_through_a
     idle.move_to(&replicas[1].address);
     beside_flood(&replicas, 1, async {
         wait_until_refused(&mut idle).await;
-        assert_eq!(waiting.answer(&replicas, 1).await, 202);
-        wait_for_answer(&replicas).await;
-        assert_eq!(waiting.cancel(&replicas, 1).await, 202);
-        wait_for_cancellation(&replicas).await;
+        waiting.finish(&replicas, 1).await;
         // A session without a call is still refused, whatever the client sends in it.
         wait_until_refused(&mut idle).await;
     })
