@@ -15,7 +15,9 @@ mod certificate;
 mod claims;
 mod hop;
 mod key_status;
+mod known_count;
 mod leases;
+mod limit_reports;
 mod records;
 mod redis_store;
 mod runner;
@@ -29,6 +31,7 @@ mod tests;
 mod view;
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -45,18 +48,19 @@ pub(crate) use certificate::{ACCEPTED, FleetTls, UPSTREAM};
 use hop::HopPool;
 pub(crate) use hop::{HopBody, MessageReply};
 pub(crate) use key_status::KeyStatus;
+use known_count::KnownCount;
 pub(crate) use leases::{HeldLease, Lease};
 pub(crate) use records::MemberRecord;
 use records::Records;
 use redis_store::RedisStore;
 pub(crate) use runner::TaskPlace;
 pub use shared_limits::OnStoreDown;
-use shared_limits::SlotReports;
+use shared_limits::SharedLimits;
 pub use status::FleetStatus;
 use status::SettledLists;
 pub(crate) use status::{Condition, FleetMetrics, FleetReport};
 use store::{MAX_PAGE, Store};
-pub(crate) use store::{SharedAdmission, SharedCharge, StoreAbout, StoreError};
+pub(crate) use store::{SharedAdmission, SharedLimit, StoreAbout, StoreError};
 pub use store_node::{StoreKind, StoreLogin, StoreSettings};
 pub use view::ListsElsewhere;
 pub(crate) use view::Replica;
@@ -75,6 +79,8 @@ pub struct FleetSettings {
     pub store: StoreSettings,
     /// Handling of limits while the store is away.
     pub on_store_down: OnStoreDown,
+    /// Number of replicas, for one that has never known it.
+    pub expected_replicas: u32,
 }
 
 /// This replica, and what it knows of the others.
@@ -103,7 +109,10 @@ pub struct Fleet {
     /// Number of beginnings and ends of heartbeats; odd during one.
     beats: watch::Sender<u64>,
     metrics: FleetMetrics,
-    slots: SlotReports,
+    limits: SharedLimits,
+    known_count: KnownCount,
+    /// True if the store does not allow what this replica needs.
+    is_forbidden: AtomicBool,
 }
 
 /// A session, as far as its place is concerned.
@@ -150,10 +159,12 @@ pub(crate) enum HopFailure {
 }
 
 impl Fleet {
-    /// Creates a replica, which knows no other members before its first heartbeat.
-    pub fn new(keys: SealingKeys, settings: FleetSettings) -> Arc<Self> {
-        let store = open_store(&settings);
-        Self::with_store(keys, settings, Box::new(store), true)
+    /// Creates a replica, which knows no other members before its first heartbeat. In the `state`
+    /// folder it keeps their number.
+    pub fn new(keys: SealingKeys, settings: FleetSettings, state: Option<&Path>) -> Arc<Self> {
+        let store = Box::new(open_store(&settings));
+        let known_count = KnownCount::read(state, &settings.name, settings.expected_replicas);
+        Arc::new(Self { known_count, ..Self::build(keys, settings, store, true) })
     }
 
     /// Creates a process that knows the members and is none: for upstreams that run on one of them.
@@ -168,15 +179,25 @@ impl Fleet {
         store: Box<dyn Store>,
         is_member: bool,
     ) -> Arc<Self> {
+        Arc::new(Self::build(keys, settings, store, is_member))
+    }
+
+    fn build(
+        keys: SealingKeys,
+        settings: FleetSettings,
+        store: Box<dyn Store>,
+        is_member: bool,
+    ) -> Self {
         let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let (tls, slots) = (FleetTls::new(&keys), SlotReports::new(&keys));
-        Arc::new(Self {
+        let (tls, limits) = (FleetTls::new(&keys), SharedLimits::new(&keys));
+        Self {
             records: Records::new(&keys),
             view: Mutex::new(FleetView::new(keys.instance())),
             started: started.map_or(0, |since| since.as_secs()),
             hops: HopPool::new(tls.clone()),
             tls,
             keys,
+            known_count: KnownCount::read(None, &settings.name, settings.expected_replicas),
             settings,
             is_member,
             store,
@@ -189,8 +210,9 @@ impl Fleet {
             beat_now: Notify::new(),
             beats: watch::Sender::new(0),
             metrics: FleetMetrics::default(),
-            slots,
-        })
+            limits,
+            is_forbidden: AtomicBool::new(false),
+        }
     }
 
     /// Returns the number of this process.
@@ -253,7 +275,7 @@ impl Fleet {
         condition: impl Fn() -> Condition,
         moved: impl Fn(),
     ) {
-        tokio::join!(self.beat_until(stop, condition, moved), self.send_slots(stop));
+        tokio::join!(self.beat_until(stop, condition, moved), self.settle_limits(stop));
         self.hops.close();
         // The record expires by itself if the store is away.
         let _ = self.store.leave(self.instance().to_string()).await;
@@ -274,6 +296,9 @@ impl Fleet {
                 Ok(_) => self.metrics.heartbeats.observe(begin.elapsed()),
                 Err(_) => self.metrics.store_errors.increment(),
             }
+            self.limits.count_slow_beat(begin.elapsed() > self.settings.store.timeout);
+            let is_forbidden = matches!(beat, Err(StoreError::Forbidden(_)));
+            self.is_forbidden.store(is_forbidden, Ordering::Relaxed);
             self.beats.send_modify(|number| *number += 1);
             self.log_change(&mut is_connected, &beat);
             let pause = if beat == Ok(true) { Duration::ZERO } else { HEARTBEAT };
@@ -306,6 +331,7 @@ impl Fleet {
         let record = self.records.seal_member(&name, &record);
         let beat = self.view().begin_beat(self.is_member.then_some((name, record)));
         let roster = self.store.heartbeat(beat).await?;
+        self.limits.learn_contents(&roster);
         let has_more_to_read =
             [&roster.claims, &roster.ended].iter().any(|page| page.entries.len() == MAX_PAGE);
         let (unclaimed, lost_ends, lists) = {
@@ -325,7 +351,8 @@ impl Fleet {
         if self.view().take_moved() || !self.late_settings.lock().is_empty() {
             moved();
         }
-        self.retry_slots();
+        let count = self.view().members().len();
+        self.known_count.learn(u32::try_from(count).unwrap_or(u32::MAX)).await;
         let view = self.view();
         self.hops.retain(|instance| view.members().any(|member| member.instance == instance));
         Ok(has_more_to_read || has_more_ends || has_more_claims)

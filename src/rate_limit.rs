@@ -57,6 +57,18 @@ impl RequestRate {
         (interval, interval.saturating_mul(u64::from(self.burst)))
     }
 
+    /// Returns the time that each request takes of the rate.
+    pub(crate) fn interval(self) -> Duration {
+        Duration::from_nanos(self.interval)
+    }
+
+    /// Returns the time until one more request is admitted, if those that were admitted are paid
+    /// for after `taken`.
+    pub(crate) fn wait_after(self, taken: Duration) -> Duration {
+        let free = Duration::from_nanos(self.tolerance());
+        (taken + self.interval()).saturating_sub(free)
+    }
+
     fn tolerance(self) -> u64 {
         self.interval.saturating_mul(u64::from(self.burst))
     }

@@ -337,7 +337,7 @@ mod tests {
     #[tokio::test]
     async fn a_replica_that_is_silent_is_distinguished_from_one_that_has_ended() {
         let keys = SealingKeys::random();
-        let fleet = Fleet::new(keys.clone(), settings("a"));
+        let fleet = Fleet::new(keys.clone(), settings("a"), None);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let record = MemberRecord {
             name: "b".to_owned(),

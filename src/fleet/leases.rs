@@ -134,7 +134,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::super::store::{
-        ClaimReply, ClaimRequest, Heartbeat, Roster, SharedAdmission, SharedCharge, Store,
+        BucketReport, Charge, ChargeReply, ClaimReply, ClaimRequest, Heartbeat, Roster, Store,
         StoreAbout, StoredEntry,
     };
     use super::super::tests::simulation::{Dice, settings};
@@ -264,19 +264,11 @@ mod tests {
             async { Ok(()) }.boxed()
         }
 
-        fn charge(
-            &self,
-            _: String,
-            _: Vec<SharedCharge>,
-        ) -> BoxFuture<'_, Result<SharedAdmission, StoreError>> {
+        fn charge(&self, _: Charge) -> BoxFuture<'static, Result<ChargeReply, StoreError>> {
             async { Err(StoreError::Away) }.boxed()
         }
 
-        fn put_slots(
-            &self,
-            _: String,
-            _: Vec<(String, usize)>,
-        ) -> BoxFuture<'_, Result<(), StoreError>> {
+        fn report(&self, _: String, _: Vec<BucketReport>) -> BoxFuture<'_, Result<(), StoreError>> {
             async { Ok(()) }.boxed()
         }
 

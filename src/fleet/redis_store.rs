@@ -4,29 +4,32 @@
 //! keys of one are in the same slot of a cluster. Each operation is one script, and therefore
 //! atomic.
 //!
-//! Invariants: no call takes longer than `reply_timeout`, except the first one on a new connection,
-//! which only the heartbeat opens; after a call that failed, all others fail at once until the
-//! heartbeat has a new connection. So no request waits for a store that is away.
+//! Invariants: no call that a request waits for takes longer than `reply_timeout`, except those
+//! whose caller watches the time itself; only the heartbeat opens a connection, which others use
+//! once it has got a reply. A late reply ends nothing but the wait for it. After a call that
+//! failed, or a heartbeat without a reply, all others fail at once until there is a new connection.
+//! So no request waits for a store that is away.
 
 mod lease;
+mod limits;
+mod rights;
 mod tables;
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use redis::aio::MultiplexedConnection;
-use redis::{FromRedisValue, RedisError, Script, ScriptInvocation, cmd};
+use redis::{ErrorKind, FromRedisValue, RedisError, Script, ScriptInvocation, cmd};
 use tokio::time::timeout;
 
 use super::store::{
-    ClaimReply, ClaimRequest, Heartbeat, LeaseReply, LeaseRequest, Roster, SharedAdmission,
-    SharedCharge, Store, StoreAbout, StoreError, StoredEntry,
+    BucketReport, Charge, ChargeReply, ClaimReply, ClaimRequest, Heartbeat, LeaseReply,
+    LeaseRequest, Roster, Store, StoreAbout, StoreError, StoredEntry,
 };
 use super::store_node::{StoreSettings, described};
 use crate::ended_sessions::EndedBlock;
-use crate::rate_limit::RequestRate;
 use crate::sync::Mutex;
 
 /// Connection to the store.
@@ -37,30 +40,75 @@ pub(super) struct RedisStore {
     /// Longest time that one call may take.
     reply_timeout: Duration,
     /// Current connection; `None` after a failure.
-    connection: Mutex<Option<MultiplexedConnection>>,
+    current: Arc<Mutex<Option<StoreConnection>>>,
+    /// Number of the process of the store that has replied last, as it calls itself.
+    process: Mutex<String>,
+}
+
+/// Connection to the store.
+#[derive(Clone)]
+struct StoreConnection {
+    handle: MultiplexedConnection,
+    /// Tells it from others.
+    identity: Arc<()>,
 }
 
 impl RedisStore {
     pub(super) fn new(settings: StoreSettings, fleet: &str, reply_timeout: Duration) -> Self {
         let prefix = format!("{{{fleet}}}");
-        Self { settings, prefix, reply_timeout, connection: Mutex::default() }
+        Self { settings, prefix, reply_timeout, current: Arc::default(), process: Mutex::default() }
     }
 
     fn key(&self, name: &str) -> String {
         format!("{}:{name}", self.prefix)
     }
 
-    /// Opens a connection, if there is none. Returns whether it is new.
-    async fn connect(&self) -> Result<bool, StoreError> {
-        if self.connection.lock().is_some() {
-            return Ok(false);
-        }
-        let opened = self.settings.open(&self.key("members"), self.reply_timeout).await?;
-        *self.connection.lock() = Some(opened);
-        Ok(true)
+    /// Longest wait of a call that no request waits for. A store without a reply to a heartbeat by
+    /// then is away.
+    fn beat_timeout(&self) -> Duration {
+        self.reply_timeout.max(BEAT_TIMEOUT)
     }
 
-    /// Sends a command on the current connection, which is given up after a failure.
+    /// Returns the current connection, or a new one, which others do not use yet.
+    async fn connect(&self) -> Result<(StoreConnection, bool), StoreError> {
+        if let Some(current) = self.current.lock().clone() {
+            return Ok((current, false));
+        }
+        let handle = self.settings.open(&self.key("members")).await?;
+        Ok((StoreConnection { handle, identity: Arc::default() }, true))
+    }
+
+    /// Waits for a reply on a connection, which is given up if the call fails. Then no further
+    /// calls use it, but replies are still read.
+    fn reply_on<T, C>(
+        &self,
+        connection: &StoreConnection,
+        call: C,
+    ) -> impl Future<Output = Result<T, StoreError>> + use<T, C>
+    where
+        C: Future<Output = Result<T, RedisError>>,
+    {
+        let (identity, current) = (Arc::clone(&connection.identity), Arc::clone(&self.current));
+        async move {
+            let reply = call.await.map_err(|error| error_of(&error));
+            // The connection still works in a full store, and so does what needs no memory.
+            if reply.as_ref().is_err_and(|error| *error != StoreError::Full) {
+                give_up(&current, &identity);
+            }
+            reply
+        }
+    }
+
+    /// Waits for a reply for some time.
+    async fn in_time<T>(
+        &self,
+        wait: Duration,
+        reply: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        timeout(wait, reply).await.unwrap_or(Err(StoreError::Late))
+    }
+
+    /// Sends a command on the current connection.
     async fn send<T, F>(
         &self,
         command: impl FnOnce(MultiplexedConnection) -> F,
@@ -68,17 +116,9 @@ impl RedisStore {
     where
         F: Future<Output = Result<T, RedisError>>,
     {
-        let connection = self.connection.lock().clone().ok_or(StoreError::Away)?;
-        let sent = match timeout(self.reply_timeout, command(connection)).await {
-            Err(_) => Err(StoreError::Late),
-            // The connection still works, and so does what needs no memory.
-            Ok(Err(error)) if is_out_of_memory(&error) => Err(StoreError::Full),
-            Ok(replied) => replied.map_err(|error| StoreError::Failed(described(&error))),
-        };
-        if matches!(sent, Err(StoreError::Late | StoreError::Failed(_))) {
-            *self.connection.lock() = None;
-        }
-        sent
+        let connection = self.current.lock().clone().ok_or(StoreError::Away)?;
+        let reply = self.reply_on(&connection, command(connection.handle.clone()));
+        self.in_time(self.reply_timeout, reply).await
     }
 
     async fn run<T: FromRedisValue>(
@@ -88,48 +128,31 @@ impl RedisStore {
         self.send(async |mut connection| invocation.invoke_async(&mut connection).await).await
     }
 
-    async fn do_charge(
+    /// Runs a script whose caller decides when the reply is late, and reads it nevertheless.
+    fn unbounded<T: FromRedisValue + Send + 'static>(
         &self,
-        member: String,
-        charges: Vec<SharedCharge>,
-    ) -> Result<SharedAdmission, StoreError> {
-        let mut call = CHARGE.key(self.key("members-until"));
-        call.arg(member).arg(millis(SLOTS_LIFE));
-        for charge in &charges {
-            call.key(self.key(&format!("rate:{}", charge.bucket)));
-            call.key(self.key(&format!("slots:{}", charge.bucket)));
-            let (interval, tolerance) = charge.rate.map_or((0, 0), RequestRate::to_micros);
-            let (max, here) = charge.slots.unwrap_or_default();
-            call.arg(interval).arg(tolerance).arg(max).arg(here);
+        invocation: ScriptInvocation<'static>,
+    ) -> BoxFuture<'static, Result<T, StoreError>> {
+        let Some(connection) = self.current.lock().clone() else {
+            return async { Err(StoreError::Away) }.boxed();
+        };
+        let mut handle = connection.handle.clone();
+        let call = async move { invocation.invoke_async(&mut handle).await };
+        let reply = self.reply_on(&connection, call);
+        async move {
+            let lost = Err(StoreError::Lost("there is no reply".to_owned()));
+            timeout(REPLY_LIFE, reply).await.unwrap_or(lost)
         }
-        let (index, wait): (usize, u64) = self.run(&call).await?;
-        Ok(match index.checked_sub(1) {
-            None => SharedAdmission::Admitted,
-            Some(index) => SharedAdmission::Refused(index, Duration::from_micros(wait)),
-        })
-    }
-
-    async fn do_put_slots(
-        &self,
-        member: String,
-        slots: Vec<(String, usize)>,
-    ) -> Result<(), StoreError> {
-        for some in slots.chunks(MAX_SLOTS_AT_ONCE) {
-            let mut call = PUT_SLOTS.prepare_invoke();
-            call.arg(&member).arg(millis(SLOTS_LIFE));
-            for (bucket, here) in some {
-                call.key(self.key(&format!("slots:{bucket}"))).arg(*here);
-            }
-            self.run::<()>(&call).await?;
-        }
-        Ok(())
+        .boxed()
     }
 
     async fn do_about(&self) -> Result<StoreAbout, StoreError> {
-        self.connect().await?;
-        let info: String = self
-            .send(async |mut connection| cmd("INFO").query_async(&mut connection).await)
-            .await?;
+        let (connection, _) = self.connect().await?;
+        let mut handle = connection.handle.clone();
+        let reply = self.reply_on(&connection, async move {
+            cmd("INFO").query_async::<String>(&mut handle).await
+        });
+        let info = self.in_time(self.reply_timeout, reply).await?;
         let value = |name: &str| {
             let mut lines = info.lines().filter_map(|line| line.split_once(':'));
             lines.find(|(key, _)| *key == name).map(|(_, value)| value.trim().to_owned())
@@ -196,20 +219,16 @@ impl Store for RedisStore {
         .boxed()
     }
 
-    fn charge(
-        &self,
-        member: String,
-        charges: Vec<SharedCharge>,
-    ) -> BoxFuture<'_, Result<SharedAdmission, StoreError>> {
-        self.do_charge(member, charges).boxed()
+    fn charge(&self, charge: Charge) -> BoxFuture<'static, Result<ChargeReply, StoreError>> {
+        self.do_charge(charge)
     }
 
-    fn put_slots(
+    fn report(
         &self,
         member: String,
-        slots: Vec<(String, usize)>,
+        reports: Vec<BucketReport>,
     ) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.do_put_slots(member, slots).boxed()
+        self.do_report(member, reports).boxed()
     }
 
     fn lease(&self, request: LeaseRequest) -> BoxFuture<'_, Result<LeaseReply, StoreError>> {
@@ -224,6 +243,24 @@ impl Store for RedisStore {
 /// Milliseconds of a time to live, which must not be zero.
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, MAX_MILLIS)
+}
+
+/// Gives a connection up, if it is still the current one.
+fn give_up(current: &Mutex<Option<StoreConnection>>, identity: &Arc<()>) {
+    current.lock().take_if(|connection| Arc::ptr_eq(&connection.identity, identity));
+}
+
+fn error_of(error: &RedisError) -> StoreError {
+    if is_out_of_memory(error) {
+        return StoreError::Full;
+    }
+    if let Some(commands) = rights::forbidden_by(error) {
+        return StoreError::Forbidden(commands);
+    }
+    match error.kind() {
+        ErrorKind::Io => StoreError::Lost(described(error)),
+        _ => StoreError::Failed(described(error)),
+    }
 }
 
 /// Returns whether the store has refused a write because its memory is full.
@@ -242,85 +279,11 @@ redis.call('ZREM', KEYS[2], ARGV[1])
     )
 });
 
-/// KEYS: members-until, then for each limit its rate and its slots. ARGV: the member, the life of
-/// slots, then for each limit the microseconds per request and those of a burst, 0 without a rate;
-/// the most requests in progress, 0 without such a limit, and the number on this member. Returns
-/// the index of the limit with the longest wait, from 1, and that wait; or 0.
-static CHARGE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
-local t = redis.call('TIME')
-local now = t[1] * 1000000 + t[2]
-local index, longest, paid = 0, 0, {}
-for limit = 1, (#KEYS - 1) / 2 do
-    local first = 4 * limit - 1
-    local interval, burst = tonumber(ARGV[first]), tonumber(ARGV[first + 1])
-    local wait = 0
-    if interval > 0 then
-        local before = tonumber(redis.call('GET', KEYS[2 * limit])) or 0
-        paid[limit] = math.max(before, now) + interval
-        wait = paid[limit] - now - burst
-    end
-    local most = tonumber(ARGV[first + 2])
-    if most > 0 then
-        local total = tonumber(ARGV[first + 3])
-        local others = redis.call('HGETALL', KEYS[2 * limit + 1])
-        for at = 1, #others, 2 do
-            if others[at] ~= ARGV[1] then
-                local until_ = tonumber(redis.call('ZSCORE', KEYS[1], others[at]))
-                if until_ and until_ * 1000 > now then
-                    total = total + others[at + 1]
-                else
-                    redis.call('HDEL', KEYS[2 * limit + 1], others[at])
-                end
-            end
-        end
-        if total > most then
-            wait = math.max(wait, 1000000)
-        end
-    end
-    if wait > longest then
-        index, longest = limit, wait
-    end
-end
-if index > 0 then
-    return { index, longest }
-end
-for limit = 1, (#KEYS - 1) / 2 do
-    if paid[limit] then
-        local life = math.ceil((paid[limit] - now) / 1000) + 1
-        redis.call('SET', KEYS[2 * limit], string.format('%.0f', paid[limit]), 'PX', life)
-    end
-    if tonumber(ARGV[4 * limit + 1]) > 0 then
-        redis.call('HSET', KEYS[2 * limit + 1], ARGV[1], ARGV[4 * limit + 2])
-        redis.call('PEXPIRE', KEYS[2 * limit + 1], ARGV[2])
-    end
-end
-return { 0, 0 }
-",
-    )
-});
-
-/// KEYS: slots. ARGV: the member, the life of slots, then a number for each key.
-static PUT_SLOTS: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
-for at, key in ipairs(KEYS) do
-    if ARGV[at + 2] == '0' then
-        redis.call('HDEL', key, ARGV[1])
-    else
-        redis.call('HSET', key, ARGV[1], ARGV[at + 2])
-        redis.call('PEXPIRE', key, ARGV[2])
-    end
-end
-",
-    )
-});
-
-/// Time after which the slots of a bucket are forgotten if no replica reports any.
-const SLOTS_LIFE: Duration = Duration::from_secs(24 * 3_600);
-/// Most buckets that one call reports.
-const MAX_SLOTS_AT_ONCE: usize = 1_000;
+/// Shortest wait for the reply to a heartbeat. A reply that is late for a request does not mean
+/// that the store is away, and records must follow each other within [`MAX_GAP`].
+const BEAT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Longest time for which a late reply is waited for: a store that stands still may go on.
+const REPLY_LIFE: Duration = Duration::from_secs(60);
 /// Longest time to live: numbers in Lua are exact up to 2^53.
 const MAX_MILLIS: u64 = 1 << 52;
 

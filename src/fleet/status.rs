@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -118,6 +119,9 @@ pub(crate) struct FleetMetrics {
 impl Fleet {
     /// Returns why this replica cannot work with the others, if it cannot.
     pub(crate) fn problem(&self) -> Option<&'static str> {
+        if self.is_forbidden.load(Ordering::Relaxed) {
+            return Some("the store of the fleet does not allow commands that Weir needs");
+        }
         let is_alone = self.view().has_foreign_key();
         is_alone.then_some("the other replicas of the fleet have other keys")
     }

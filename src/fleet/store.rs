@@ -41,18 +41,15 @@ pub(super) trait Store: Send + Sync {
         life: Duration,
     ) -> BoxFuture<'_, Result<(), StoreError>>;
 
-    /// Charges all limits of a request, or none, for this member.
-    fn charge(
-        &self,
-        member: String,
-        charges: Vec<SharedCharge>,
-    ) -> BoxFuture<'_, Result<SharedAdmission, StoreError>>;
+    /// Charges all limits of a request, or none. Unlike all others, this call waits for its reply
+    /// until it comes: its caller decides when it is late, and reads it then, too.
+    fn charge(&self, charge: Charge) -> BoxFuture<'static, Result<ChargeReply, StoreError>>;
 
-    /// Writes the numbers of requests in progress on this member, by bucket.
-    fn put_slots(
+    /// Writes what this member reports of its buckets. No request waits for it.
+    fn report(
         &self,
         member: String,
-        slots: Vec<(String, usize)>,
+        reports: Vec<BucketReport>,
     ) -> BoxFuture<'_, Result<(), StoreError>>;
 
     /// Gives a lease to a holder, or takes it back, if no other holder has it.
@@ -92,6 +89,9 @@ pub(super) struct TableSum {
 /// Contents of the store about the fleet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Roster {
+    /// True if another process of the store has replied than before, or the first one: it may lack
+    /// what was written last.
+    pub(super) is_other: bool,
     /// Time since which records have been written without a gap of [`MAX_GAP`], by the clock of
     /// the store. Only after some time a missing record says that its member has ended: in a store
     /// that was empty or did not answer, all records are missing.
@@ -168,17 +168,82 @@ pub(super) struct ClaimReply {
     pub(super) ended: Option<StoredEntry>,
 }
 
+/// All limits of a request, as one member charges them.
+#[derive(Debug, Clone)]
+pub(super) struct Charge {
+    pub(super) member: String,
+    /// Number of members, among which limits are divided in a store that has lost its contents.
+    pub(super) share: u32,
+    /// Age that the contents of the store have at least, as far as the member knows. The store has
+    /// lost them if they are younger.
+    pub(super) age: Duration,
+    /// True if the store may have lost the last charges: what the member knows counts then, too.
+    pub(super) restores: bool,
+    pub(super) buckets: Vec<BucketCharge>,
+}
+
 /// One limit of a request.
 #[derive(Debug, Clone)]
-pub(crate) struct SharedCharge {
-    /// Name of the bucket, from [`Fleet::bucket`].
-    pub(crate) bucket: String,
-    pub(crate) rate: Option<RequestRate>,
-    /// Maximum number of requests in progress, and the number on this replica, with this request.
-    pub(crate) slots: Option<(usize, usize)>,
+pub(super) struct BucketCharge {
+    /// Name of the bucket, from [`super::Fleet::bucket`].
+    pub(super) bucket: String,
+    pub(super) rate: Option<RequestRate>,
+    /// Maximum number of requests in progress.
+    pub(super) most: Option<usize>,
+    pub(super) slots: MemberSlots,
+    /// Time until all requests that the member knows of are paid for.
+    pub(super) known: Duration,
+}
+
+/// Number of requests in progress that one bucket counts on one member.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct MemberSlots {
+    pub(super) count: usize,
+    /// Number of the change that led to this count; 0 before the first one. Messages overtake each
+    /// other: an earlier count never replaces a later one.
+    pub(super) order: u64,
 }
 
 /// Decision of the store about a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ChargeReply {
+    pub(super) admission: SharedAdmission,
+    /// Time until all requests are paid for that each bucket has admitted.
+    pub(super) taken: Vec<Duration>,
+}
+
+/// State of a bucket that a member reports.
+#[derive(Debug, Clone)]
+pub(super) struct BucketReport {
+    pub(super) bucket: String,
+    pub(super) slots: MemberSlots,
+    /// Time until all requests that the member knows of are paid for, if the store may have lost
+    /// them.
+    pub(super) known: Option<Duration>,
+    pub(super) owed: Settlement,
+    pub(super) rate: Option<RequestRate>,
+}
+
+/// Difference between what was admitted and what was charged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Settlement {
+    /// Number of the settlement: the store makes each one once.
+    pub(super) order: u64,
+    /// Requests that were admitted and not charged; if negative, charged and not admitted.
+    pub(super) count: i64,
+}
+
+/// One limit of a request, as it is configured.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedLimit {
+    /// Name of the bucket, from [`super::Fleet::bucket`].
+    pub(crate) bucket: String,
+    pub(crate) rate: Option<RequestRate>,
+    /// Maximum number of requests in progress.
+    pub(crate) most: Option<usize>,
+}
+
+/// Decision about a request that limits of the fleet count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SharedAdmission {
     /// All limits were charged.
@@ -233,9 +298,15 @@ pub(crate) enum StoreError {
     /// No reply in time.
     #[error("the store did not reply in time")]
     Late,
-    /// An error of the connection or the store.
+    /// The connection has ended before the reply: the store may have done it.
+    #[error("the connection to the store has ended: {0}")]
+    Lost(String),
+    /// The store has replied with an error, or there is no connection to it.
     #[error("{0}")]
     Failed(String),
+    /// The store does not allow commands that Weir needs.
+    #[error("the store does not allow {0}, which Weir needs: allow what docs/replicas.md lists")]
+    Forbidden(String),
     /// The store has as many claims as it may have, or no memory left.
     #[error("the store is full")]
     Full,

@@ -62,16 +62,12 @@ pub struct StoreLogin {
 
 impl StoreSettings {
     /// Opens a connection to the server that has the keys of a fleet. `key` is one of them.
-    pub(super) async fn open(
-        &self,
-        key: &str,
-        reply_timeout: Duration,
-    ) -> Result<MultiplexedConnection, StoreError> {
+    pub(super) async fn open(&self, key: &str) -> Result<MultiplexedConnection, StoreError> {
         let ca = self.ca.as_ref().map(|ca| {
             let read = regular_file::read(ca, MAX_CA_BYTES);
             read.map_err(|error| StoreError::Failed(format!("{}: {error}", ca.display())))
         });
-        let connector = StoreConnector { settings: self, ca: ca.transpose()?, key, reply_timeout };
+        let connector = StoreConnector { settings: self, ca: ca.transpose()?, key };
         let mut attempts: FuturesUnordered<_> =
             self.urls.iter().map(|url| connector.open_in_time(url)).collect();
         let mut errors = BTreeSet::new();
@@ -92,8 +88,6 @@ struct StoreConnector<'a> {
     ca: Option<Vec<u8>>,
     /// One of the keys of the fleet.
     key: &'a str,
-    /// Longest time that one call may take.
-    reply_timeout: Duration,
 }
 
 /// Connection, or the reason why there is none, with the address that was tried.
@@ -192,9 +186,10 @@ impl StoreConnector<'_> {
                 Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert })
             }
         };
+        // A reply that is late is read nevertheless.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(Some(self.reply_timeout));
+            .set_response_timeout(None);
         let client = client.map_err(|error| at(&address, &error))?;
         let connected = client.get_multiplexed_async_connection_with_config(&config).await;
         connected.map_err(|error| at(&address, &error))

@@ -230,7 +230,7 @@ impl Limits {
             has_refused: self.has_refused.load(Ordering::Relaxed).into(),
             start: self.start,
             fleet: self.fleet.clone(),
-            hashes: limits.iter().map(|limit| sha256(format!("{limit:?}"))).collect(),
+            hashes: (0..limits.len()).map(|number| hash_of(&limits, number)).collect(),
             limits,
         }
     }
@@ -274,7 +274,7 @@ impl Limits {
         let applicable = self.applicable(charge, self.now());
         let share = self.fleet.as_ref().map_or(1, |fleet| fleet.share());
         self.charge_all(charge, &applicable, |_| share)?;
-        Ok(self.permit(&applicable))
+        Ok(self.permit(&applicable, false))
     }
 
     /// Charges the buckets of this process, or none. `share` returns the number of replicas that a
@@ -317,9 +317,11 @@ impl Limits {
     /// Admits the continuation of a request that was admitted before: it is not charged, and takes
     /// its slots back even if they are in use.
     pub fn resume(&self, charge: &LimitRequest<'_>) -> Permit {
-        let permit = self.permit(&self.applicable(charge, self.now()));
-        permit.change_slots(|in_flight| in_flight + 1);
-        permit
+        let applicable = self.applicable(charge, self.now());
+        for counted in applicable.iter().filter(|it| it.limit.concurrency.is_some()) {
+            counted.bucket.lock().in_flight += 1;
+        }
+        self.permit(&applicable, false)
     }
 
     /// Returns the remaining quota of each limit that would count a request. Nothing is charged.
@@ -429,6 +431,15 @@ impl Limits {
     /// Returns the key of one of Weir's own limits.
     fn own_key(&self, own: usize, subject: BucketSubject) -> BucketKey {
         BucketKey { limit: self.limits.len() + own, subject }
+    }
+}
+
+/// Hash of a limit, which names it in the store: a limit that is configured twice has two.
+fn hash_of(limits: &[Limit], number: usize) -> [u8; 32] {
+    let limit = &limits[number];
+    match limits[..number].iter().filter(|earlier| *earlier == limit).count() {
+        0 => sha256(format!("{limit:?}")),
+        earlier => sha256(format!("{limit:?} {earlier}")),
     }
 }
 

@@ -231,6 +231,8 @@ pub(crate) fn wait_for_nodes(node: &TestStore, millis: &str) {
 pub(crate) struct DelayingProxy {
     pub(crate) port: u16,
     delay: Arc<AtomicU64>,
+    /// Of this number of replies, one is delayed.
+    one_in: Arc<AtomicU64>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -240,11 +242,12 @@ impl DelayingProxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("bound").port();
         let delay = Arc::new(AtomicU64::new(0));
-        let shared = Arc::clone(&delay);
+        let one_in = Arc::new(AtomicU64::new(1));
+        let shared = (Arc::clone(&delay), Arc::clone(&one_in), Arc::new(AtomicU64::new(0)));
         let task = TaskTracker::new().spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
-                let delay = Arc::clone(&shared);
+                let (delay, one_in, replies) = shared.clone();
                 connections.spawn(async move {
                     let server = TcpStream::connect(("127.0.0.1", store)).await?;
                     let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
@@ -257,8 +260,11 @@ impl DelayingProxy {
                             if count == 0 {
                                 return std::io::Result::Ok(());
                             }
-                            let millis = delay.load(Ordering::Relaxed);
-                            tokio::time::sleep(Duration::from_millis(millis)).await;
+                            let number = replies.fetch_add(1, Ordering::Relaxed);
+                            if number.is_multiple_of(one_in.load(Ordering::Relaxed)) {
+                                let millis = delay.load(Ordering::Relaxed);
+                                tokio::time::sleep(Duration::from_millis(millis)).await;
+                            }
                             to_client.write_all(&bytes[..count]).await?;
                         }
                     };
@@ -267,7 +273,13 @@ impl DelayingProxy {
                 });
             }
         });
-        Self { port, delay, _task: AbortOnDropHandle::new(task) }
+        Self { port, delay, one_in, _task: AbortOnDropHandle::new(task) }
+    }
+
+    /// Delays one of so many replies by this time from now on.
+    pub(crate) fn set_some(&self, one_in: u64, delay: Duration) {
+        self.one_in.store(one_in, Ordering::Relaxed);
+        self.set(delay);
     }
 
     /// Delays each reply by this time from now on.

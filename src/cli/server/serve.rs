@@ -90,7 +90,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let settings = Arc::clone(&config);
     let open = move || {
         let tls = open_tls(&settings)?;
-        let new = |it: &FleetConfig| Fleet::new(it.sealing_keys(), it.settings.clone());
+        let state = settings.state.dir.as_deref();
+        let new = |it: &FleetConfig| Fleet::new(it.sealing_keys(), it.settings.clone(), state);
         let fleet = settings.fleet.as_ref().map(new);
         let identity = match &fleet {
             Some(fleet) => Identity::from(Arc::clone(fleet)),

@@ -12,7 +12,8 @@ use rustix::system::uname;
 use crate::config::LoadContext;
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{
-    Described, Key, boolean, by_hand, custom, duration_of, path, settings, string, text, variant,
+    Described, Key, boolean, by_hand, count, custom, duration_of, path, settings, string, text,
+    variant,
 };
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
@@ -91,9 +92,13 @@ settings! {
         /// The name of the fleet in the store, which several fleets can share.
         name: String = "weir".to_owned(), string("name", shape::NOT_EMPTY, plain_name);
         /// Handling of requests that a limit counts, while the store is away: with `share` each
-        /// replica admits the limit divided by the last known number of replicas; with `refuse`
-        /// they are refused. While the store is there, all replicas count together.
+        /// replica admits what is left of the limit, divided by the last known number of replicas;
+        /// with `refuse` they are refused. While the store is there, all replicas count together.
         on_store_down: OnStoreDown = OnStoreDown::Share, variant();
+        /// The number of replicas, for a replica that starts without the store and has never known
+        /// it: it admits its share of the limits. The last known number is kept in the folder of
+        /// `[state]`.
+        expected_replicas: u32 = 3, count(1..=1_000);
         /// The name of this replica in the log and in `weir fleet`.
         ///
         /// ```toml
@@ -227,6 +232,7 @@ fn read_keys(t: &TableReader<'_>, context: &LoadContext<'_>) -> Option<FleetConf
         address: address?,
         store: store?,
         on_store_down: table.on_store_down,
+        expected_replicas: table.expected_replicas,
     };
     Some(FleetConfig { listen, keys: keys.filter(is_usable)?, settings })
 }
@@ -380,6 +386,10 @@ mod tests {
         let fleet = read(&advertised).expect("sound").fleet.expect("there");
         assert_eq!(fleet.settings.address, "pod-0.weir:3");
         assert_eq!(fleet.settings.store.timeout, Duration::from_millis(50));
+        assert_eq!(fleet.settings.expected_replicas, 3);
+        let more = advertised.clone() + "expected_replicas = 5\n";
+        let fleet = read(&more).expect("sound").fleet.expect("there");
+        assert_eq!(fleet.settings.expected_replicas, 5);
         for (text, expected) in [("10ms", 10), ("700ms", 700), ("5s", 5_000)] {
             let waiting = whole.replace(" }", &format!(", timeout = \"{text}\" }}"));
             let fleet = read(&waiting).expect("sound").fleet.expect("there");
@@ -407,6 +417,7 @@ mod tests {
             ("listen", "listen = \"0.0.0.0:2\"", "does not say where"),
             ("listen", "listen = \"1.1.1.1:1\"\nadvertise = \"host\"", "not a host and a port"),
             ("listen", "listen = \"1.1.1.1:1\"\nname = \"{a}\"", "cannot name a fleet"),
+            ("listen", "listen = \"1.1.1.1:1\"\nexpected_replicas = 0", "zero never means"),
         ] {
             let lines = whole.lines().map(|it| if it.starts_with(line) { replaced } else { it });
             let refused = read(&lines.collect::<Vec<_>>().join("\n")).expect_err(problem);

@@ -311,8 +311,9 @@ mod tests {
                 timeout: Duration::from_millis(50),
             },
             on_store_down: OnStoreDown::Share,
+            expected_replicas: 1,
         };
-        let fleet = Fleet::new(SealingKeys::random(), settings);
+        let fleet = Fleet::new(SealingKeys::random(), settings, None);
         SessionRecords::new(RecordPlace::Fleet(fleet, file.map(Into::into)))
     }
 

@@ -14,13 +14,14 @@ use super::super::store::{
     ClaimReply, ClaimRequest, Heartbeat, KeyUsage, MAX_CLAIMS, MAX_ENDED_BLOCKS, MAX_GAP, MAX_PAGE,
     MEMBER_TTL, Roster, StoreError, StoredEntry, TablePage, TableRequest,
 };
-use super::{RedisStore, millis};
+use super::{RedisStore, give_up, millis};
 use crate::ended_sessions::{EndedBlock, SessionNumber};
 use crate::sealing::KeyId;
 
 impl RedisStore {
     pub(super) async fn do_heartbeat(&self, beat: Heartbeat) -> Result<Roster, StoreError> {
-        let is_new = self.connect().await?;
+        let (connection, is_new) = self.connect().await?;
+        let process = if is_new { Some(self.check_rights(&connection).await?) } else { None };
         let read_all = |request: TableRequest| match is_new {
             true => TableRequest::default(),
             false => request,
@@ -42,11 +43,25 @@ impl RedisStore {
             let (last, count, sum) = sum.unwrap_or_default();
             call.arg(last).arg(count).arg(sum);
         }
-        let (steady, members, keys, claimed, ends): HeartbeatReply = self.run(&call).await?;
+        let mut handle = connection.handle.clone();
+        let reply = self.reply_on(&connection, async move {
+            call.invoke_async::<HeartbeatReply>(&mut handle).await
+        });
+        let reply = self.in_time(self.beat_timeout(), reply).await;
+        if reply == Err(StoreError::Late) {
+            give_up(&self.current, &connection.identity);
+        }
+        let (steady, members, keys, claimed, ends) = reply?;
+        let mut is_other = false;
+        if let Some(process) = process {
+            is_other = std::mem::replace(&mut *self.process.lock(), process.clone()) != process;
+            *self.current.lock() = Some(connection);
+        }
         let mut unused: BTreeMap<_, _> =
             keys.into_iter().map(|(key, ms)| (key, Duration::from_millis(ms))).collect();
         let known = unused.remove(KEYS_SINCE).unwrap_or_default();
         Ok(Roster {
+            is_other,
             steady: Duration::from_millis(steady),
             members: members.into_iter().collect(),
             claims: page(claims.after, claimed),

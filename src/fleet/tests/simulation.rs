@@ -4,8 +4,9 @@
 //! `WEIR_SEEDS=n` runs so many.
 //!
 //! What is shown: a replica whose store has been truthful for some time serves no session
-//! of another owner, and none that has ended; when all faults are over, all replicas agree on one
-//! owner of each session after a few heartbeats.
+//! of another owner, and none that has ended; no limit is exceeded then; when all faults are over,
+//! all replicas agree on one owner of each session after a few heartbeats, and the store knows all
+//! requests in progress.
 
 use std::collections::{BTreeMap, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -20,10 +21,11 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::super::records::{Claim, Records};
+use super::super::shared_limits::SETTLING;
 use super::super::store::{
-    ClaimReply, ClaimRequest, Heartbeat, KeyUsage, LeaseReply, LeaseRequest, MAX_GAP, MAX_PAGE,
-    MEMBER_TTL, Roster, SharedAdmission, SharedCharge, Store, StoreAbout, StoreError, StoredEntry,
-    TablePage, TableRequest,
+    BucketReport, Charge, ChargeReply, ClaimReply, ClaimRequest, Heartbeat, KeyUsage, LeaseReply,
+    LeaseRequest, MAX_GAP, MAX_PAGE, MEMBER_TTL, Roster, SharedAdmission, SharedLimit, Store,
+    StoreAbout, StoreError, StoredEntry, TablePage, TableRequest,
 };
 use super::super::table_reading::{MODULUS, weight};
 use super::super::view::STEADY;
@@ -31,6 +33,7 @@ use super::super::{
     Condition, Fleet, FleetSettings, HEARTBEAT, OnStoreDown, Place, PlacedSession, StoreKind,
     StoreLogin, StoreSettings,
 };
+use super::bucket_contents::BucketContents;
 use crate::ended_sessions::{BlockName, EndedBlock, EndedSessions, SessionNumber};
 use crate::sealing::SealingKeys;
 use crate::sync::Mutex;
@@ -49,6 +52,7 @@ pub(in crate::fleet) fn settings(member: &str) -> FleetSettings {
             timeout: Duration::from_millis(50),
         },
         on_store_down: OnStoreDown::Share,
+        expected_replicas: 3,
     }
 }
 
@@ -56,12 +60,15 @@ pub(in crate::fleet) fn settings(member: &str) -> FleetSettings {
 
 /// Contents of the store. Its operations decide as the scripts of the real one do.
 #[derive(Clone, Default)]
-struct Contents {
+pub(super) struct Contents {
     members: BTreeMap<String, (String, Instant)>,
     claims: Table,
     ended: Table,
     /// Time since when it is steady, and of the last record.
     steady: Option<(Instant, Instant)>,
+    /// Time of the first record.
+    began: Option<Instant>,
+    pub(super) buckets: BucketContents,
 }
 
 #[derive(Clone, Default)]
@@ -109,7 +116,7 @@ impl Table {
 }
 
 impl Contents {
-    fn heartbeat(&mut self, beat: Heartbeat) -> Roster {
+    fn heartbeat(&mut self, beat: Heartbeat, is_other: bool) -> Roster {
         let now = Instant::now();
         self.members.retain(|_, (_, until)| *until > now);
         let steady = self.steady.filter(|(_, last)| now - *last <= MAX_GAP);
@@ -117,15 +124,28 @@ impl Contents {
         if let Some((name, record)) = beat.member {
             self.members.insert(name, (record, now + MEMBER_TTL));
             self.steady = Some((since, now));
+            self.began.get_or_insert(now);
         }
         let members = self.members.iter().map(|(name, (text, _))| (name.clone(), text.clone()));
+        let known = self.began.map(|began| now - began).unwrap_or_default();
         Roster {
+            is_other,
             steady: now - since,
             members: members.collect(),
             claims: self.claims.page(beat.claims),
             ended: self.ended.page(beat.ended),
-            key_use: KeyUsage::default(),
+            key_use: KeyUsage { known, ..KeyUsage::default() },
         }
+    }
+
+    fn charge(&mut self, charge: &Charge) -> ChargeReply {
+        let now = Instant::now();
+        let is_young = self.steady.is_none_or(|(since, _)| now - since < SETTLING);
+        let is_lost = self.began.is_none_or(|began| now - began < charge.age);
+        let lives = |member: &str| {
+            is_young || self.members.get(member).is_some_and(|(_, until)| *until > now)
+        };
+        self.buckets.charge(charge, is_lost, lives)
     }
 
     fn claim(&mut self, request: ClaimRequest) -> ClaimReply {
@@ -171,59 +191,118 @@ impl Contents {
 
 /// Store of all replicas, with the faults of all its connections.
 #[derive(Default)]
-struct SimulatedStore {
-    contents: Mutex<Contents>,
-    is_down: AtomicBool,
+pub(super) struct SimulatedStore {
+    pub(super) contents: Mutex<Contents>,
+    pub(super) is_down: AtomicBool,
     is_full: AtomicBool,
     /// Counts the events after which all connections are closed.
-    generation: AtomicU64,
+    pub(super) generation: AtomicU64,
 }
 
 /// Connection of one replica to the store.
-struct StoreLink {
+pub(super) struct StoreLink {
     store: Arc<SimulatedStore>,
     dice: Mutex<Dice>,
-    is_cut: AtomicBool,
-    /// Percentage of calls that are executed without a reply in time.
-    unanswered: AtomicU64,
-    /// Generation of the store at which it connected, and 0 without a connection.
-    connected: AtomicU64,
+    pub(super) is_cut: AtomicBool,
+    /// Percentage of calls whose reply is late.
+    pub(super) late: AtomicU64,
+    /// Percentage of calls that are executed, and whose connection ends then.
+    pub(super) lost: AtomicU64,
+    /// Current connection: its number, and the generation of the store at which it connected.
+    connection: Mutex<Option<(u64, u64)>>,
+    /// Generation of the store that has replied last.
+    generation: AtomicU64,
     /// Time of the last fault that it had.
     faulty: Mutex<Instant>,
 }
 
 impl StoreLink {
-    fn fail(&self, error: StoreError) -> StoreError {
-        self.connected.store(0, Ordering::Relaxed);
-        *self.faulty.lock() = Instant::now();
-        error
+    pub(super) fn new(store: &Arc<SimulatedStore>, seed: u64) -> Arc<Self> {
+        Arc::new(Self {
+            store: Arc::clone(store),
+            dice: Mutex::new(Dice::new(seed)),
+            is_cut: AtomicBool::new(false),
+            late: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            connection: Mutex::default(),
+            generation: AtomicU64::new(0),
+            faulty: Mutex::new(Instant::now()),
+        })
     }
 
-    async fn call<T>(&self, execute: impl FnOnce(&mut Contents) -> T) -> Result<T, StoreError> {
-        let generation = self.store.generation.load(Ordering::Relaxed) + 1;
-        if self.connected.load(Ordering::Relaxed) == 0 {
-            return Err(self.fail(StoreError::Away));
-        }
-        let (there, back, unanswered) = {
+    fn fail<T>(&self, error: StoreError) -> Result<T, StoreError> {
+        *self.faulty.lock() = Instant::now();
+        Err(error)
+    }
+
+    /// Gives this connection up; later ones go on.
+    fn give_up(&self, connection: u64) {
+        self.connection.lock().take_if(|(current, _)| *current == connection);
+    }
+
+    fn is_away(&self) -> bool {
+        self.store.is_down.load(Ordering::Relaxed) || self.is_cut.load(Ordering::Relaxed)
+    }
+
+    /// Executes a call in the store and waits so long for the reply, or until it comes. Calls
+    /// overtake each other.
+    async fn call<T>(
+        self: Arc<Self>,
+        wait: Option<Duration>,
+        execute: impl FnOnce(&mut Contents) -> T,
+    ) -> Result<T, StoreError> {
+        let Some((connection, generation)) = *self.connection.lock() else {
+            return self.fail(StoreError::Away);
+        };
+        let (there, back, is_lost) = {
             let mut dice = self.dice.lock();
-            (dice.below(20), dice.below(20), dice.percent(self.unanswered.load(Ordering::Relaxed)))
+            let is_late = dice.percent(self.late.load(Ordering::Relaxed));
+            let late = if is_late { 40 + dice.below(2_000) } else { 0 };
+            let is_lost = dice.percent(self.lost.load(Ordering::Relaxed));
+            (dice.below(20), dice.below(20) + late, is_lost)
         };
-        sleep(Duration::from_millis(there)).await;
-        let is_away = |store: &SimulatedStore| {
-            store.is_down.load(Ordering::Relaxed) || self.is_cut.load(Ordering::Relaxed)
+        let talk = async {
+            sleep(Duration::from_millis(there)).await;
+            if self.is_away() {
+                *self.faulty.lock() = Instant::now();
+                std::future::pending::<()>().await;
+            }
+            if generation != self.store.generation.load(Ordering::Relaxed) {
+                return Err(StoreError::Lost("closed".to_owned()));
+            }
+            let result = execute(&mut self.store.contents.lock());
+            if is_lost {
+                return Err(StoreError::Lost("closed".to_owned()));
+            }
+            if back > 40 {
+                *self.faulty.lock() = Instant::now();
+            }
+            sleep(Duration::from_millis(back)).await;
+            while self.is_away() {
+                *self.faulty.lock() = Instant::now();
+                sleep(Duration::from_millis(100)).await;
+            }
+            Ok(result)
         };
-        if is_away(&self.store) {
-            sleep(Duration::from_millis(30)).await;
-            return Err(self.fail(StoreError::Late));
-        }
-        if self.connected.load(Ordering::Relaxed) != generation {
-            return Err(self.fail(StoreError::Failed("closed".to_owned())));
-        }
-        let result = execute(&mut self.store.contents.lock());
-        sleep(Duration::from_millis(back)).await;
-        match unanswered || is_away(&self.store) {
-            true => Err(self.fail(StoreError::Late)),
-            false => Ok(result),
+        let late = async {
+            match wait {
+                Some(wait) => sleep(wait).await,
+                None => std::future::pending().await,
+            }
+        };
+        let reply = tokio::select! {
+            biased;
+            reply = talk => reply,
+            () = late => Err(StoreError::Late),
+        };
+        match reply {
+            Ok(result) => Ok(result),
+            Err(error) => {
+                if matches!(error, StoreError::Lost(_)) || wait == Some(BEAT_WAIT) {
+                    self.give_up(connection);
+                }
+                self.fail(error)
+            }
         }
     }
 }
@@ -231,22 +310,31 @@ impl StoreLink {
 impl Store for Arc<StoreLink> {
     fn heartbeat(&self, beat: Heartbeat) -> BoxFuture<'_, Result<Roster, StoreError>> {
         async move {
-            let is_new = self.connected.load(Ordering::Relaxed) == 0;
-            if is_new {
-                let generation = self.store.generation.load(Ordering::Relaxed) + 1;
-                self.connected.store(generation, Ordering::Relaxed);
-            }
+            let is_new = {
+                let generation = self.store.generation.load(Ordering::Relaxed);
+                let mut connection = self.connection.lock();
+                let is_new = connection.is_none();
+                let number = || self.dice.lock().next();
+                connection.get_or_insert_with(|| (number(), generation));
+                is_new
+            };
             let mut beat = beat;
             if is_new {
                 (beat.claims, beat.ended) = Default::default();
             }
-            self.call(|contents| contents.heartbeat(beat)).await
+            let generation = self.store.generation.load(Ordering::Relaxed);
+            let is_other = generation != self.generation.load(Ordering::Relaxed);
+            let beat = |contents: &mut Contents| contents.heartbeat(beat, is_other);
+            let roster = Arc::clone(self).call(Some(BEAT_WAIT), beat).await?;
+            self.generation.store(generation, Ordering::Relaxed);
+            Ok(roster)
         }
         .boxed()
     }
 
     fn leave(&self, member: String) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.call(move |contents| drop(contents.members.remove(&member))).boxed()
+        let leave = move |contents: &mut Contents| drop(contents.members.remove(&member));
+        Arc::clone(self).call(Some(WAIT), leave).boxed()
     }
 
     fn claim(&self, claim: ClaimRequest) -> BoxFuture<'_, Result<ClaimReply, StoreError>> {
@@ -254,7 +342,7 @@ impl Store for Arc<StoreLink> {
             if self.store.is_full.load(Ordering::Relaxed) {
                 return Err(StoreError::Full);
             }
-            self.call(|contents| contents.claim(claim)).await
+            Arc::clone(self).call(Some(WAIT), |contents| contents.claim(claim)).await
         }
         .boxed()
     }
@@ -268,7 +356,8 @@ impl Store for Arc<StoreLink> {
             if self.store.is_full.load(Ordering::Relaxed) {
                 return Err(StoreError::Full);
             }
-            self.call(|contents| Some(contents.end_sessions(name, block))).await
+            let end = |contents: &mut Contents| Some(contents.end_sessions(name, block));
+            Arc::clone(self).call(Some(WAIT), end).await
         }
         .boxed()
     }
@@ -279,31 +368,34 @@ impl Store for Arc<StoreLink> {
         _settings: String,
         _life: Duration,
     ) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.call(|_| ()).boxed()
+        Arc::clone(self).call(Some(WAIT), |_| ()).boxed()
     }
 
-    fn charge(
-        &self,
-        _member: String,
-        _charges: Vec<SharedCharge>,
-    ) -> BoxFuture<'_, Result<SharedAdmission, StoreError>> {
-        self.call(|_| SharedAdmission::Admitted).boxed()
+    fn charge(&self, charge: Charge) -> BoxFuture<'static, Result<ChargeReply, StoreError>> {
+        if self.store.is_full.load(Ordering::Relaxed) {
+            return async { Err(StoreError::Full) }.boxed();
+        }
+        Arc::clone(self).call(None, move |contents| contents.charge(&charge)).boxed()
     }
 
-    fn put_slots(
+    fn report(
         &self,
-        _member: String,
-        _slots: Vec<(String, usize)>,
+        member: String,
+        reports: Vec<BucketReport>,
     ) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.call(|_| ()).boxed()
+        if self.store.is_full.load(Ordering::Relaxed) {
+            return async { Err(StoreError::Full) }.boxed();
+        }
+        let report = move |contents: &mut Contents| contents.buckets.report(&member, &reports);
+        Arc::clone(self).call(Some(REPORT_WAIT), report).boxed()
     }
 
     fn lease(&self, _request: LeaseRequest) -> BoxFuture<'_, Result<LeaseReply, StoreError>> {
-        self.call(|_| LeaseReply::Taken).boxed()
+        Arc::clone(self).call(Some(WAIT), |_| LeaseReply::Taken).boxed()
     }
 
     fn about(&self) -> BoxFuture<'_, Result<StoreAbout, StoreError>> {
-        self.call(|_| StoreAbout::default()).boxed()
+        Arc::clone(self).call(Some(WAIT), |_| StoreAbout::default()).boxed()
     }
 }
 
@@ -315,7 +407,7 @@ impl Dice {
         Self(seed)
     }
 
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -331,7 +423,7 @@ impl Dice {
         self.below(100) < share
     }
 
-    fn pick<T: Clone>(&mut self, all: &[T]) -> Option<T> {
+    pub(super) fn pick<T: Clone>(&mut self, all: &[T]) -> Option<T> {
         let at = self.below(all.len() as u64);
         all.get(usize::try_from(at).unwrap_or_default()).cloned()
     }
@@ -348,6 +440,8 @@ struct SimulatedReplica {
     memory: Mutex<BTreeMap<String, PlacedSession>>,
     /// Sessions whose end it has not written into the store yet.
     unwritten: Mutex<Vec<PlacedSession>>,
+    /// Number of limited requests in progress on it.
+    in_progress: AtomicU64,
     stop: CancellationToken,
 }
 
@@ -439,14 +533,7 @@ impl Simulation {
     }
 
     fn start_replica(&mut self) {
-        let link = Arc::new(StoreLink {
-            store: Arc::clone(&self.store),
-            dice: Mutex::new(Dice::new(self.dice.next())),
-            is_cut: AtomicBool::new(false),
-            unanswered: AtomicU64::new(0),
-            connected: AtomicU64::new(0),
-            faulty: Mutex::new(Instant::now()),
-        });
+        let link = StoreLink::new(&self.store, self.dice.next());
         let name = format!("r{}", self.started);
         self.started += 1;
         let settings = settings(&name);
@@ -456,6 +543,7 @@ impl Simulation {
             link,
             memory: Mutex::default(),
             unwritten: Mutex::default(),
+            in_progress: AtomicU64::new(0),
             stop: CancellationToken::new(),
             name,
         });
@@ -600,7 +688,7 @@ impl Simulation {
 
     /// Does something at random.
     async fn act(&mut self) {
-        match self.dice.below(40) {
+        match self.dice.below(47) {
             0..=2 => self.open_session(),
             3 => self.end_session(),
             4 if self.replicas.len() > 1 => {
@@ -619,9 +707,11 @@ impl Simulation {
             }
             9 => {
                 let Some(replica) = self.pick_replica() else { return };
-                let share = self.dice.pick(&[0, 0, 10, 50]).unwrap_or_default();
-                replica.link.unanswered.store(share, Ordering::Relaxed);
-                self.note(format!("{}: {share} % unanswered", replica.name));
+                let shares = [0, 0, 10, 50];
+                let [late, lost] = [0; 2].map(|_| self.dice.pick(&shares).unwrap_or_default());
+                replica.link.late.store(late, Ordering::Relaxed);
+                replica.link.lost.store(lost, Ordering::Relaxed);
+                self.note(format!("{}: {late} % late, {lost} % lost", replica.name));
             }
             10 => {
                 let (Some(one), Some(other)) = (self.pick_replica(), self.pick_replica()) else {
@@ -637,6 +727,8 @@ impl Simulation {
                 }
             }
             11 => self.break_store(),
+            12..=16 => self.begin_limited().await,
+            17 | 18 => self.end_limited(),
             _ => {
                 let (Some(replica), Some(session)) =
                     (self.pick_replica(), self.dice.pick(&self.sessions))
@@ -666,6 +758,42 @@ impl Simulation {
                         || unwritten.any(|it| it.key == session.key)
                 })
         });
+    }
+
+    /// Begins a request that a limit counts, if it is admitted.
+    async fn begin_limited(&mut self) {
+        let Some(replica) = self.pick_replica() else { return };
+        let in_progress = || {
+            let of = |it: &SimulatedReplica| it.in_progress.load(Ordering::Relaxed);
+            self.replicas.iter().map(|(it, _)| of(it)).sum::<u64>()
+        };
+        let before = in_progress();
+        let limit = SharedLimit { bucket: "b".to_owned(), rate: None, most: Some(MOST) };
+        let names = [limit.bucket.clone()];
+        replica.fleet.take_slots(&names, true);
+        let admission = replica.fleet.charge(vec![limit]).await;
+        self.note(format!("{} begins a request, {before} run: {admission:?}", replica.name));
+        if admission != SharedAdmission::Admitted {
+            replica.fleet.return_slots(&names);
+            return;
+        }
+        replica.in_progress.fetch_add(1, Ordering::Relaxed);
+        // A replica that does not reach the store may have ended, and a store that lies may have
+        // forgotten what runs.
+        let clean = self.replicas.iter().map(|(it, _)| *it.link.faulty.lock());
+        let clean = clean.fold(self.lied, Instant::max);
+        let is_full = self.store.is_full.load(Ordering::Relaxed);
+        let is_clean = !is_full && clean.elapsed() > MEMBER_TTL + SETTLING;
+        assert!(!is_clean || before < MOST as u64, "too many run\n{}", self.history);
+    }
+
+    fn end_limited(&mut self) {
+        let Some(replica) = self.pick_replica() else { return };
+        if replica.in_progress.load(Ordering::Relaxed) > 0 {
+            replica.in_progress.fetch_sub(1, Ordering::Relaxed);
+            replica.fleet.return_slots(&["b".to_owned()]);
+            self.note(format!("{} ends a request", replica.name));
+        }
     }
 
     fn drain(&mut self) {
@@ -725,7 +853,8 @@ impl Simulation {
         self.split.clear();
         for (replica, _) in &self.replicas {
             replica.link.is_cut.store(false, Ordering::Relaxed);
-            replica.link.unanswered.store(0, Ordering::Relaxed);
+            replica.link.late.store(0, Ordering::Relaxed);
+            replica.link.lost.store(0, Ordering::Relaxed);
         }
         self.finish_drains().await;
         self.drop_unknown_ends();
@@ -770,6 +899,9 @@ impl Simulation {
             let view = replica.fleet.view();
             assert_eq!(view.members().len(), all.len(), "{}\n{}", replica.name, self.history);
             assert_eq!(view.unclaimed_count(), 0, "{}\n{}", replica.name, self.history);
+            let known = self.store.contents.lock().buckets.slots("b", &replica.fleet);
+            let count = usize::try_from(replica.in_progress.load(Ordering::Relaxed));
+            assert_eq!(Ok(known), count, "{}\n{}", replica.name, self.history);
         }
     }
 }
@@ -897,6 +1029,13 @@ fn replicas_agree_whatever_the_store_and_the_network_do() {
     assert_eq!(failures, Vec::<u64>::new(), "replay: WEIR_SEED=n cargo test --lib -- simulation");
 }
 
+/// Longest wait for a reply that a request waits for.
+const WAIT: Duration = Duration::from_millis(50);
+/// Longest waits for the replies to a heartbeat and a report, as in the real store.
+const BEAT_WAIT: Duration = Duration::from_millis(500);
+const REPORT_WAIT: Duration = Duration::from_millis(501);
+/// Most limited requests in progress.
+const MOST: usize = 4;
 /// Time after which each replica that has heartbeats knows a claim.
 const AGREED: Duration = Duration::from_millis(2_500);
 const MAX_REPLICAS: usize = 4;

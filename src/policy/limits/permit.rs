@@ -13,30 +13,31 @@ use crate::fleet::Fleet;
 #[derive(Debug, Default)]
 pub struct Permit {
     slots: SmallVec<[Arc<Bucket>; 2]>,
-    /// Reports of the slots to the other replicas, if there are any.
-    reports: Option<Box<SlotReporter>>,
+    /// Slots that all replicas count together, if there are any.
+    shared: Option<Box<SharedSlots>>,
     is_released: bool,
 }
 
-/// Reports the number of requests in progress to the store of a fleet.
+/// Buckets that count a request for all replicas of a fleet.
 #[derive(Debug)]
-struct SlotReporter {
+struct SharedSlots {
     fleet: Arc<Fleet>,
-    /// Names of the buckets of the slots, in their order.
-    names: Vec<Option<String>>,
+    names: Vec<String>,
 }
 
 impl Limits {
-    /// Creates the permit of a request that was charged.
-    pub(super) fn permit(&self, applicable: &Counting<'_>) -> Permit {
+    /// Creates the permit of a request that was charged here. In a fleet its slots are reported, or
+    /// it `is_charged` for all replicas next.
+    pub(super) fn permit(&self, applicable: &Counting<'_>, is_charged: bool) -> Permit {
         let limiting = || applicable.iter().filter(|it| it.limit.concurrency.is_some());
-        let slots: SmallVec<_> = limiting().map(|it| Arc::clone(&it.bucket)).collect();
-        let fleet = self.fleet.clone().filter(|_| !slots.is_empty());
-        let reports = fleet.map(|fleet| {
-            let names = limiting().map(|it| it.shared.clone()).collect();
-            Box::new(SlotReporter { fleet, names })
+        let slots = limiting().map(|it| Arc::clone(&it.bucket)).collect();
+        let names: Vec<_> = limiting().filter_map(|it| it.shared.clone()).collect();
+        let fleet = self.fleet.clone().filter(|_| !names.is_empty());
+        let shared = fleet.map(|fleet| {
+            fleet.take_slots(&names, is_charged);
+            Box::new(SharedSlots { fleet, names })
         });
-        Permit { slots, reports, is_released: false }
+        Permit { slots, shared, is_released: false }
     }
 }
 
@@ -56,27 +57,25 @@ impl Permit {
     pub async fn release_while<T>(&mut self, wait: impl Future<Output = T>) -> T {
         self.release();
         let waited = wait.await;
-        self.change_slots(|in_flight| in_flight + 1);
+        for bucket in &self.slots {
+            bucket.lock().in_flight += 1;
+        }
+        if let Some(SharedSlots { fleet, names }) = self.shared.as_deref() {
+            fleet.take_slots(names, false);
+        }
         self.is_released = false;
         waited
     }
 
     fn release(&mut self) {
-        if !std::mem::replace(&mut self.is_released, true) {
-            self.change_slots(|in_flight| in_flight - 1);
+        if std::mem::replace(&mut self.is_released, true) {
+            return;
         }
-    }
-
-    pub(super) fn change_slots(&self, change: impl Fn(usize) -> usize) {
-        for (at, bucket) in self.slots.iter().enumerate() {
-            let mut state = bucket.lock();
-            state.in_flight = change(state.in_flight);
-            if let Some(SlotReporter { fleet, names }) = self.reports.as_deref()
-                && let Some(name) = &names[at]
-            {
-                // Under the lock, so that the last report is the last number.
-                fleet.report_slots(name, state.in_flight);
-            }
+        for bucket in &self.slots {
+            bucket.lock().in_flight -= 1;
+        }
+        if let Some(SharedSlots { fleet, names }) = self.shared.as_deref() {
+            fleet.return_slots(names);
         }
     }
 }
