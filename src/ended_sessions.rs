@@ -41,7 +41,7 @@ pub(crate) struct EndedBlock {
 pub(crate) struct EndedSessions(HashMap<BlockName, EndedBlock>);
 
 impl SessionNumber {
-    /// Returns the block with the end of only this session, whose id expires then.
+    /// Returns the block with the end of the session alone, whose id expires then.
     pub(crate) fn ended(self, until: SystemTime) -> (BlockName, EndedBlock) {
         let mut bits = [0; BLOCK_BYTES];
         let (byte, bit) = self.bit();
@@ -128,7 +128,7 @@ impl fmt::Display for EndedBlock {
 }
 
 impl EndedSessions {
-    /// Returns whether this session has ended.
+    /// Returns whether the session of this number has ended.
     pub(crate) fn contains(&self, number: SessionNumber) -> bool {
         let (byte, bit) = number.bit();
         self.0.get(&number.block()).is_some_and(|block| block.bits[byte] & bit != 0)

@@ -149,8 +149,7 @@ impl Fleet {
     }
 
     /// Replaces the claim of a session by one of this replica, or by its end, and takes over what
-    /// the store has then. One that is none of this session counts for nothing, whatever is
-    /// expected.
+    /// the store has then. One of another session counts for nothing, whatever is expected.
     async fn claim(
         &self,
         named: (&str, Option<SessionNumber>),

@@ -150,7 +150,7 @@ async fn forward(
     match request.state.fleet().and_then(|fleet| fleet.find(instance)) {
         Some(Found::Itself | Found::Ended) => Err(session_ended(&request.state)),
         Some(Found::Member(_)) | None => {
-            let text = "the replica that has this session cannot be reached at present: \
+            let text = "the replica that has the session cannot be reached at present: \
                         send the same message again";
             Err(results::unavailable(text, STREAM_RETRY).into())
         }

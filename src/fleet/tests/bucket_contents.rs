@@ -36,9 +36,9 @@ impl BucketContents {
             paid.push(before);
             if let Some(rate) = limit.rate {
                 let (interval, burst) = rate.to_micros();
-                let room =
+                let needed =
                     if is_lost { burst.min(interval * u64::from(charge.share)) } else { interval };
-                let until = before + Duration::from_micros(room);
+                let until = before + Duration::from_micros(needed);
                 wait = until.saturating_duration_since(now + Duration::from_micros(burst));
             }
             if let Some(most) = limit.most {
