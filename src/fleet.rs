@@ -59,7 +59,7 @@ use shared_limits::SharedLimits;
 pub use status::FleetStatus;
 use status::SettledLists;
 pub(crate) use status::{Condition, FleetMetrics, FleetReport};
-use store::{MAX_PAGE, Store};
+use store::Store;
 pub(crate) use store::{SharedAdmission, SharedLimit, StoreAbout, StoreError};
 pub use store_node::{StoreKind, StoreLogin, StoreSettings};
 pub use view::ListsElsewhere;
@@ -81,6 +81,27 @@ pub struct FleetSettings {
     pub on_store_down: OnStoreDown,
     /// Number of replicas, for one that has never known it.
     pub expected_replicas: u32,
+}
+
+#[cfg(test)]
+impl FleetSettings {
+    /// Creates the settings of a replica in tests, whose store is away.
+    pub(crate) fn of_member(member: &str) -> Self {
+        Self {
+            name: "weir".to_owned(),
+            member: member.to_owned(),
+            address: "127.0.0.1:1".to_owned(),
+            store: StoreSettings {
+                urls: Vec::new(),
+                kind: StoreKind::Server,
+                login: StoreLogin::default(),
+                ca: None,
+                timeout: Duration::from_millis(50),
+            },
+            on_store_down: OnStoreDown::Share,
+            expected_replicas: 3,
+        }
+    }
 }
 
 /// This replica, and what it knows of the others.
@@ -332,8 +353,7 @@ impl Fleet {
         let beat = self.view().begin_beat(self.is_member.then_some((name, record)));
         let roster = self.store.heartbeat(beat).await?;
         self.limits.learn_contents(&roster);
-        let has_more_to_read =
-            [&roster.claims, &roster.ended].iter().any(|page| page.entries.len() == MAX_PAGE);
+        let has_more_to_read = roster.claims.has_more() || roster.ended.has_more();
         let (unclaimed, lost_ends, lists) = {
             let mut view = self.view();
             view.update(roster, &self.records, Instant::now());

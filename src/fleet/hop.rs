@@ -330,29 +330,16 @@ mod tests {
     use tokio::net::{TcpListener, TcpSocket};
 
     use super::super::records::MemberRecord;
-    use super::super::tests::simulation::settings;
     use super::*;
+    use crate::fleet::FleetSettings;
     use crate::sealing::SealingKeys;
 
     #[tokio::test]
     async fn a_replica_that_is_silent_is_distinguished_from_one_that_has_ended() {
         let keys = SealingKeys::random();
-        let fleet = Fleet::new(keys.clone(), settings("a"), None);
+        let fleet = Fleet::new(keys.clone(), FleetSettings::of_member("a"), None);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let record = MemberRecord {
-            name: "b".to_owned(),
-            address: String::new(),
-            version: String::new(),
-            keys: Vec::new(),
-            configuration: String::new(),
-            draining: false,
-            sessions: 0,
-            running: Default::default(),
-            lists: None,
-            has_settled: false,
-            reads_numbers: true,
-            started: 0,
-        };
+        let record = MemberRecord::of("b", "");
         let instance = keys.of_another_process().instance();
         let mut member = Replica { instance, record, gone: CancellationToken::new() };
         let send = async |member: &Replica, patience| {

@@ -51,6 +51,27 @@ pub(crate) struct MemberRecord {
     pub(crate) started: u64,
 }
 
+#[cfg(test)]
+impl MemberRecord {
+    /// Creates the record of a member that has nothing to show but its name and its address.
+    pub(super) fn of(name: &str, address: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            address: address.to_owned(),
+            version: String::new(),
+            keys: Vec::new(),
+            configuration: String::new(),
+            draining: false,
+            sessions: 0,
+            running: BTreeMap::new(),
+            lists: None,
+            has_settled: false,
+            reads_numbers: true,
+            started: 0,
+        }
+    }
+}
+
 /// Content of the claim of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Claim {
@@ -96,7 +117,7 @@ impl Records {
         }
     }
 
-    /// Returns whether a text is no claim of this session, but that of another one, or damaged. One
+    /// Returns whether a text is no claim of the session, but that of another one, or damaged. One
     /// that is sealed with a key which this process does not have may be one.
     pub(super) fn is_misplaced(&self, session: &str, text: &str) -> bool {
         let is_readable = KeyId::of_sealed(text).is_none_or(|id| self.keys.contains(&id));

@@ -99,6 +99,16 @@ impl RedisStore {
         }
     }
 
+    /// Runs a script on a connection, as [`Self::reply_on`] does.
+    fn run_on<T: FromRedisValue>(
+        &self,
+        connection: &StoreConnection,
+        call: ScriptInvocation<'static>,
+    ) -> impl Future<Output = Result<T, StoreError>> + use<T> {
+        let mut handle = connection.handle.clone();
+        self.reply_on(connection, async move { call.invoke_async(&mut handle).await })
+    }
+
     /// Waits for a reply for some time.
     async fn in_time<T>(
         &self,
@@ -136,9 +146,7 @@ impl RedisStore {
         let Some(connection) = self.current.lock().clone() else {
             return async { Err(StoreError::Away) }.boxed();
         };
-        let mut handle = connection.handle.clone();
-        let call = async move { invocation.invoke_async(&mut handle).await };
-        let reply = self.reply_on(&connection, call);
+        let reply = self.run_on(&connection, invocation);
         async move {
             let lost = Err(StoreError::Lost("there is no reply".to_owned()));
             timeout(REPLY_LIFE, reply).await.unwrap_or(lost)
@@ -295,12 +303,13 @@ mod tests {
 
     use super::super::store_node::{StoreKind, StoreLogin};
     use super::*;
+    use crate::fleet::FleetSettings;
 
     /// Asks a store that replies after some time, or never, and waits as the settings say.
     async fn ask(waiting: Duration, reply_after: Option<Duration>) -> Result<(), StoreError> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let address = listener.local_addr().expect("bound");
-        let mut settings = super::super::tests::simulation::settings("a");
+        let mut settings = FleetSettings::of_member("a");
         settings.store = StoreSettings {
             urls: vec![format!("redis://{address}")],
             kind: StoreKind::Server,

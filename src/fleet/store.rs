@@ -121,6 +121,13 @@ pub(super) struct TablePage {
     pub(super) sum: Option<u64>,
 }
 
+impl TablePage {
+    /// Returns whether there may be more entries.
+    pub(super) fn has_more(&self) -> bool {
+        self.entries.len() == MAX_PAGE
+    }
+}
+
 /// Entry of a table, as the store has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StoredEntry {

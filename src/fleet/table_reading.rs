@@ -7,14 +7,14 @@
 //! depends on what has changed, and not on what there is.
 //!
 //! Up to version 0.1.0, replicas change a table without its sum, which is unknown then. Each tenth
-//! heartbeat reads the whole table meanwhile, and the first one that has done so while nobody
-//! changed it gives the store the sum.
+//! heartbeat reads the whole table meanwhile, and the first replica that has done so before another
+//! change gives the store the sum.
 
 use std::collections::HashMap;
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
-use super::store::{MAX_PAGE, StoredEntry, TablePage, TableRequest, TableSum};
+use super::store::{StoredEntry, TablePage, TableRequest, TableSum};
 
 /// Entries of a table that a replica has read.
 #[derive(Default)]
@@ -95,7 +95,7 @@ impl TableReading {
             self.sum = (self.sum + MODULUS - before + weight) % MODULUS;
         }
         self.missing = None;
-        if page.entries.len() == MAX_PAGE {
+        if page.has_more() {
             return PageEnd::More;
         }
         let is_whole = std::mem::take(&mut self.is_whole);

@@ -464,20 +464,8 @@ mod tests {
         }
 
         fn member(&self, at: usize, draining: bool) -> (String, String) {
-            let record = MemberRecord {
-                name: format!("m{at}"),
-                address: "127.0.0.1:1".into(),
-                version: String::new(),
-                keys: Vec::new(),
-                configuration: String::new(),
-                draining,
-                sessions: 0,
-                running: Default::default(),
-                lists: None,
-                has_settled: false,
-                reads_numbers: true,
-                started: 0,
-            };
+            let record =
+                MemberRecord { draining, ..MemberRecord::of(&format!("m{at}"), "127.0.0.1:1") };
             let name = self.instance(at).to_string();
             let text = self.records[at].seal_member(&name, &record);
             (name, text)
@@ -563,7 +551,7 @@ mod tests {
     async fn ids_have_numbers_once_all_replicas_read_them() {
         let (world, now) = (World::new(), Instant::now());
         let (mut view, records) = (FleetView::new(world.instance(0)), &world.records[0]);
-        assert!(!view.all_read_numbers(), "it knows nobody yet");
+        assert!(!view.all_read_numbers(), "it knows no other replica yet");
         let mut roster = world.roster(100, &[0, 1]);
         let (name, text) = world.member(2, false);
         let (_, record) = records.open_member(&name, &text).expect("a member");

@@ -277,19 +277,25 @@ async fn a_client_over_its_rate_limit_answers_and_cancels_its_own_call_through_a
     .await;
 }
 
+/// Begins a call that asks its client something, and returns the parameters of the request that
+/// resumes it with an answer.
+async fn begin_call(client: &mut Client) -> Value {
+    let result = client.call(HUB, asking("asked")).await.result();
+    let requests = result["inputRequests"].as_object().expect("requests");
+    let key = requests.keys().next().expect("one").clone();
+    json!({
+        "name": format!("{HUB}__call"), "arguments": asking("asked"),
+        "requestState": result["requestState"],
+        "inputResponses": { key: { "action": "accept", "content": {} } },
+    })
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_over_its_rate_limit_resumes_its_call_through_any_replica() {
     let replicas = Replicas::start_with(2, &limited(), "").await;
     let (capabilities, address) = (json!({ "elicitation": {} }), &replicas[0].address);
     let mut client = Client::declaring(capabilities, address, Revision::MODERN, Some(KEY)).await;
-    let result = client.call(HUB, asking("asked")).await.result();
-    let requests = result["inputRequests"].as_object().expect("requests");
-    let key = requests.keys().next().expect("one").clone();
-    let params = json!({
-        "name": format!("{HUB}__call"), "arguments": asking("asked"),
-        "requestState": result["requestState"],
-        "inputResponses": { key: { "action": "accept", "content": {} } },
-    });
+    let params = begin_call(&mut client).await;
     let mut idle = Client::http(&replicas[1].address, Revision::LEGACY, Some(KEY)).await;
     client.move_to(&replicas[1].address);
     beside_flood(&replicas, 1, async {
@@ -308,14 +314,7 @@ async fn a_client_over_its_rate_limit_resumes_its_call_through_any_replica() {
 async fn a_client_that_leaves_the_replica_that_passes_its_call_on_cancels_it() {
     let replicas = Replicas::start(2).await;
     let mut client = asked_client(&replicas, 0, Revision::MODERN).await;
-    let result = client.call(HUB, asking("asked")).await.result();
-    let requests = result["inputRequests"].as_object().expect("requests");
-    let key = requests.keys().next().expect("one").clone();
-    let params = json!({
-        "name": format!("{HUB}__call"), "arguments": asking("asked"),
-        "requestState": result["requestState"],
-        "inputResponses": { key: { "action": "accept", "content": {} } },
-    });
+    let params = begin_call(&mut client).await;
     client.move_to(&replicas[1].address);
     tokio::select! {
         outcome = client.request("tools/call", params) => panic!("{outcome:?}"),

@@ -178,33 +178,25 @@ pub(super) async fn delete(
     request: &HttpRequest,
     client: &ClientContext,
 ) -> Result<HttpResponse, HttpRefusal> {
-    let state = &request.state;
-    let max_age = state.settings.session_lifetime.max_age;
-    if let Some(end) = end_again(request, client) {
+    let (sessions, settings) = (&request.state.sessions, &request.state.settings);
+    let refusal = match find_session(request, client).await {
+        Ok(session) => {
+            let recorded = sessions.end(&session, settings.session_lifetime.max_age).await;
+            return response_to_end(recorded);
+        }
+        Err(refusal) => refusal,
+    };
+    let Some(placed) = placed_session(request, client) else { return Err(refusal) };
+    // One that has ended here, and could not be recorded before.
+    if let Some(end) = sessions.records.end_again(&placed) {
         return response_to_end(end.await);
     }
-    match find_session(request, client).await {
-        Ok(session) => response_to_end(state.sessions.end(&session, max_age).await),
-        Err(refusal) => {
-            if refusal.0.status() == StatusCode::NO_CONTENT
-                && let Some(placed) = placed_session(request, client)
-            {
-                // The replica that had it may end before it has written that. What cannot be
-                // written here is kept here, too.
-                let _ = state.sessions.records.end(&placed).await;
-            }
-            Err(refusal)
-        }
+    if refusal.0.status() == StatusCode::NO_CONTENT {
+        // The replica that had it may end before it has written that. What cannot be written here
+        // is kept here, too.
+        let _ = sessions.records.end(&placed).await;
     }
-}
-
-/// Records the end of a session again that could not be recorded before.
-fn end_again(
-    request: &HttpRequest,
-    client: &ClientContext,
-) -> Option<impl Future<Output = Result<(), NotKept>> + use<>> {
-    let placed = placed_session(request, client)?;
-    request.state.sessions.records.end_again(&placed)
+    Err(refusal)
 }
 
 fn response_to_end(recorded: Result<(), NotKept>) -> Result<HttpResponse, HttpRefusal> {
@@ -221,9 +213,8 @@ fn response_to_end(recorded: Result<(), NotKept>) -> Result<HttpResponse, HttpRe
 /// Returns the session of a request as its fleet places it; `None` if the id is none of this
 /// client.
 fn placed_session(request: &HttpRequest, client: &ClientContext) -> Option<PlacedSession> {
+    let (id, opened) = request.opened_session(client)?;
     let max_age = request.state.settings.session_lifetime.max_age;
-    let id = host_check::single_value(request.headers(), &session::HEADER)?;
-    let opened = request.state.sessions.open_id(client, id, max_age)?;
     Some(session::placed(id, opened.sealed_by, &opened.facts, max_age))
 }
 
@@ -271,14 +262,12 @@ async fn copied_session(
     if find_open_session(request, client).is_some() {
         return Ok(None);
     }
-    let id = host_check::single_value(request.headers(), &session::HEADER);
-    let max_age = settings.session_lifetime.max_age;
-    let opened = id.and_then(|id| Some((id, state.sessions.open_id(client, id, max_age)?)));
-    let Some((id, opened)) = opened else { return Ok(None) };
+    let Some((id, opened)) = request.opened_session(client) else { return Ok(None) };
     let revision = opened.facts.revision;
     if !settings.versions.has(revision) {
         return Ok(None);
     }
+    let max_age = settings.session_lifetime.max_age;
     let placed = session::placed(id, opened.sealed_by, &opened.facts, max_age);
     if state.sessions.records.is_ended(&placed) {
         return Ok(None);
@@ -306,14 +295,13 @@ async fn fetch_session(
     client: &ClientContext,
 ) -> Result<SessionGuard, HttpRefusal> {
     let (state, settings) = (&request.state, &request.state.settings);
-    let id = host_check::single_value(request.headers(), &session::HEADER);
-    let max_age = settings.session_lifetime.max_age;
-    let opened = id.and_then(|id| Some((id, state.sessions.open_id(client, id, max_age)?)));
     // Sessions of replicas end with the run of their server: in the next one they subscribe anew.
-    let (id, opened) = opened
+    let (id, opened) = request
+        .opened_session(client)
         .filter(|_| !settings.serves_replicas)
         .filter(|(_, opened)| settings.versions.has(opened.facts.revision))
         .ok_or_else(no_session)?;
+    let max_age = settings.session_lifetime.max_age;
     let placed = session::placed(id, opened.sealed_by, &opened.facts, max_age);
     if let Some(fleet) = state.fleet() {
         if state.sessions.records.is_ended(&placed) {

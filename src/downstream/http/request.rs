@@ -13,7 +13,9 @@ use super::response_body::{ConnectionClosed, HttpRefusal};
 use crate::audit::AuditEvent;
 use crate::downstream::modern::headers;
 use crate::downstream::response::results;
-use crate::downstream::{ServerState, ServerStateCell, era, host_check};
+use crate::downstream::session::session_id::OpenedId;
+use crate::downstream::{ServerState, ServerStateCell, era, host_check, session};
+use crate::gateway::ClientContext;
 use crate::mcp::revision::{Era, Revision};
 use crate::memory_budget::MemoryPressure;
 
@@ -45,6 +47,14 @@ impl HttpRequest {
     /// Returns the era of a message that carries no version of its own.
     pub(super) fn era_of_unversioned(&self) -> Era {
         era::of_unversioned(&self.state.settings.versions, self.version())
+    }
+
+    /// Returns the session id of the request and what it contains, if it is one of this client and
+    /// has not expired.
+    pub(super) fn opened_session(&self, client: &ClientContext) -> Option<(&str, OpenedId)> {
+        let id = host_check::single_value(self.headers(), &session::HEADER)?;
+        let max_age = self.state.settings.session_lifetime.max_age;
+        Some((id, self.state.sessions.open_id(client, id, max_age)?))
     }
 
     /// Refuses a request in a session of this revision if its version header is invalid or

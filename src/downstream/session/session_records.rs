@@ -91,7 +91,7 @@ impl SessionRecords {
         match &self.place {
             RecordPlace::Memory => {}
             RecordPlace::File(path) => {
-                // An error is logged: until the process ends, nobody else serves its sessions.
+                // An error is logged: until the process ends, no other one serves its sessions.
                 self.append(path, end).await;
             }
             RecordPlace::Fleet(fleet, file) => {
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
     use crate::downstream::session::record_file::{MAX_RECORDS, REWRITE_FROM_BYTES, open_locked};
     use crate::ended_sessions::SessionNumber;
-    use crate::fleet::{FleetSettings, OnStoreDown, StoreKind, StoreLogin, StoreSettings};
+    use crate::fleet::FleetSettings;
     use crate::mcp::log_level::LogLevel;
     use crate::sealing::{Instance, SealingKeys};
 
@@ -299,21 +299,7 @@ mod tests {
 
     /// Records of a replica whose store is away.
     fn replica(file: Option<&Path>) -> SessionRecords {
-        let settings = FleetSettings {
-            name: "weir".into(),
-            member: "a".into(),
-            address: "127.0.0.1:1".into(),
-            store: StoreSettings {
-                urls: Vec::new(),
-                kind: StoreKind::Server,
-                login: StoreLogin::default(),
-                ca: None,
-                timeout: Duration::from_millis(50),
-            },
-            on_store_down: OnStoreDown::Share,
-            expected_replicas: 1,
-        };
-        let fleet = Fleet::new(SealingKeys::random(), settings, None);
+        let fleet = Fleet::new(SealingKeys::random(), FleetSettings::of_member("a"), None);
         SessionRecords::new(RecordPlace::Fleet(fleet, file.map(Into::into)))
     }
 

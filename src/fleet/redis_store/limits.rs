@@ -72,9 +72,7 @@ impl RedisStore {
                 call.arg(interval.saturating_mul(count)).arg(order);
             }
             let connection = self.current.lock().clone().ok_or(StoreError::Away)?;
-            let mut handle = connection.handle.clone();
-            let reply = self
-                .reply_on(&connection, async move { call.invoke_async::<()>(&mut handle).await });
+            let reply = self.run_on::<()>(&connection, call);
             self.in_time(self.beat_timeout(), reply).await?;
         }
         Ok(())

@@ -18,10 +18,7 @@ impl RedisStore {
         for kind in ["text", "hash", "set"] {
             call.key(self.key(&format!("rights-{kind}")));
         }
-        let mut handle = connection.handle.clone();
-        let tried = self.reply_on(connection, async move {
-            call.invoke_async::<(String, Vec<String>)>(&mut handle).await
-        });
+        let tried = self.run_on::<(String, Vec<String>)>(connection, call);
         let (process, forbidden) = self.in_time(self.beat_timeout(), tried).await?;
         match forbidden.is_empty() {
             true => Ok(process),

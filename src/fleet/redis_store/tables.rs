@@ -43,10 +43,7 @@ impl RedisStore {
             let (last, count, sum) = sum.unwrap_or_default();
             call.arg(last).arg(count).arg(sum);
         }
-        let mut handle = connection.handle.clone();
-        let reply = self.reply_on(&connection, async move {
-            call.invoke_async::<HeartbeatReply>(&mut handle).await
-        });
+        let reply = self.run_on::<HeartbeatReply>(&connection, call);
         let reply = self.in_time(self.beat_timeout(), reply).await;
         if reply == Err(StoreError::Late) {
             give_up(&self.current, &connection.identity);

@@ -15,10 +15,11 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::super::FleetSettings;
 use super::super::limit_reports::LimitReports;
 use super::super::store::{Charge, MEMBER_TTL, SharedAdmission, SharedLimit};
 use super::super::{Condition, Fleet, HEARTBEAT, OnStoreDown};
-use super::simulation::{Contents, Dice, SimulatedStore, StoreLink, settings};
+use super::simulation::{Contents, Dice, SimulatedStore, StoreLink};
 use crate::rate_limit::RequestRate;
 use crate::sealing::SealingKeys;
 
@@ -54,7 +55,7 @@ impl World {
         let keys = SealingKeys::random();
         let replicas = (0..3).map(|at| {
             let link = StoreLink::new(&store, seed * 10 + at);
-            let mut settings = settings(&format!("r{at}"));
+            let mut settings = FleetSettings::of_member(&format!("r{at}"));
             settings.on_store_down = handling;
             let store = Box::new(Arc::clone(&link));
             (Fleet::with_store(keys.of_another_process(), settings, store, true), link)

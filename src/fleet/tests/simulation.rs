@@ -29,32 +29,11 @@ use super::super::store::{
 };
 use super::super::table_reading::{MODULUS, weight};
 use super::super::view::STEADY;
-use super::super::{
-    Condition, Fleet, FleetSettings, HEARTBEAT, OnStoreDown, Place, PlacedSession, StoreKind,
-    StoreLogin, StoreSettings,
-};
+use super::super::{Condition, Fleet, FleetSettings, HEARTBEAT, Place, PlacedSession};
 use super::bucket_contents::BucketContents;
 use crate::ended_sessions::{BlockName, EndedBlock, EndedSessions, SessionNumber};
 use crate::sealing::SealingKeys;
 use crate::sync::Mutex;
-
-/// Settings of a replica.
-pub(in crate::fleet) fn settings(member: &str) -> FleetSettings {
-    FleetSettings {
-        name: "weir".to_owned(),
-        member: member.to_owned(),
-        address: "127.0.0.1:1".to_owned(),
-        store: StoreSettings {
-            urls: Vec::new(),
-            kind: StoreKind::Server,
-            login: StoreLogin::default(),
-            ca: None,
-            timeout: Duration::from_millis(50),
-        },
-        on_store_down: OnStoreDown::Share,
-        expected_replicas: 3,
-    }
-}
 
 // === The store ===
 
@@ -163,7 +142,7 @@ impl Contents {
         ClaimReply { is_replaced: true, number, text, ..ClaimReply::default() }
     }
 
-    /// Block with the end of this session, if it has ended.
+    /// Block with the end of the session of this number, if that has ended.
     fn end_of(&self, number: Option<SessionNumber>) -> Option<(String, &TableEntry)> {
         let number = number?;
         let name = number.block().to_string();
@@ -536,7 +515,7 @@ impl Simulation {
         let link = StoreLink::new(&self.store, self.dice.next());
         let name = format!("r{}", self.started);
         self.started += 1;
-        let settings = settings(&name);
+        let settings = FleetSettings::of_member(&name);
         let keys = self.keys.of_another_process();
         let replica = Arc::new(SimulatedReplica {
             fleet: Fleet::with_store(keys, settings, Box::new(Arc::clone(&link)), true),

@@ -24,7 +24,6 @@ use super::{forwarded_to, misdirected};
 use crate::audit::SessionMark;
 use crate::downstream::client_requests::ClientRequests;
 use crate::downstream::response::results;
-use crate::downstream::session::session_id::OpenedId;
 use crate::downstream::{batch, host_check, in_flight, session};
 use crate::fleet::{Fleet, Found, MessageReply, Replica};
 use crate::gateway::ClientContext;
@@ -42,7 +41,7 @@ pub(in crate::downstream::http) async fn deliver(
     if !concerns_call(message) {
         return Ok(None);
     }
-    let Some((id, opened)) = opened_session(request, client) else { return Ok(None) };
+    let Some((id, opened)) = request.opened_session(client) else { return Ok(None) };
     request.check_version(opened.facts.revision)?;
     client.audit_event().set_session(&SessionMark::of(id));
     let is_here = request.state.sessions.deliver(client, id, message);
@@ -63,7 +62,7 @@ pub(in crate::downstream::http) async fn deliver_batch(
     client: &ClientContext,
     text: &Bytes,
 ) -> Result<(), HttpRefusal> {
-    let Some((id, opened)) = opened_session(request, client) else { return Ok(()) };
+    let Some((id, opened)) = request.opened_session(client) else { return Ok(()) };
     if request.state.fleet().is_none() || request.connection.is_forwarded() {
         return Ok(());
     }
@@ -81,16 +80,6 @@ pub(in crate::downstream::http) async fn deliver_batch(
         }
     }
     Ok(())
-}
-
-/// Returns the session of a request, if its id is one of this client.
-fn opened_session<'a>(
-    request: &'a HttpRequest,
-    client: &ClientContext,
-) -> Option<(&'a str, OpenedId)> {
-    let id = host_check::single_value(request.headers(), &session::HEADER)?;
-    let max_age = request.state.settings.session_lifetime.max_age;
-    Some((id, request.state.sessions.open_id(client, id, max_age)?))
 }
 
 /// Returns whether a message is a cancellation, or a response to what Weir may have asked.
@@ -170,7 +159,7 @@ pub(in crate::downstream::http) async fn has_calls(
 ) -> bool {
     let state = &request.state;
     let opened = match request.headers().contains_key(session::HEADER) {
-        true => match opened_session(request, client) {
+        true => match request.opened_session(client) {
             Some((id, _)) => Some(id),
             None => return false,
         },
