@@ -98,12 +98,14 @@ impl LimitReports {
     }
 
     /// Decides without the store: of what is left of each limit, as far as it is known, this
-    /// replica admits its share.
+    /// replica admits its share. Unless the store `is_away`, the other replicas go on with it: then
+    /// only so much is admitted that they cannot have taken meanwhile.
     pub(super) fn admit_share(
         &mut self,
         limits: &[SharedLimit],
         share: u32,
         now: Instant,
+        is_away: bool,
     ) -> SharedAdmission {
         let waits = limits.iter().enumerate().map(|(at, limit)| {
             let known = self.buckets.get(&limit.bucket);
@@ -112,7 +114,10 @@ impl LimitReports {
                 limit.rate.map_or(Duration::ZERO, |rate| rate.share(share).wait_after(taken));
             let count = known.map_or(0, |known| known.slots.count);
             let most = limit.most.map(|most| (most / share as usize).max(1));
-            let is_full = most.is_some_and(|most| count > most);
+            let is_full = match is_away {
+                true => most.is_some_and(|most| count > most),
+                false => most.is_some() || limit.rate.is_some_and(|it| !it.is_ample(share, taken)),
+            };
             (at, if is_full { rate.max(FULL_RETRY) } else { rate })
         });
         let longest = waits.max_by_key(|(_, wait)| *wait).filter(|(_, wait)| !wait.is_zero());

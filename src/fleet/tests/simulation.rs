@@ -153,6 +153,8 @@ pub(super) struct StoreLink {
     pub(super) is_cut: AtomicBool,
     /// Percentage of calls whose reply is late.
     pub(super) late: AtomicU64,
+    /// Most milliseconds by which it is late.
+    pub(super) latest: AtomicU64,
     /// Percentage of calls that are executed, and whose connection ends then.
     pub(super) lost: AtomicU64,
     /// Current connection: its number, and the generation of the store at which it connected.
@@ -170,6 +172,7 @@ impl StoreLink {
             dice: Mutex::new(Dice::new(seed)),
             is_cut: AtomicBool::new(false),
             late: AtomicU64::new(0),
+            latest: AtomicU64::new(2_000),
             lost: AtomicU64::new(0),
             connection: Mutex::default(),
             generation: AtomicU64::new(0),
@@ -203,8 +206,11 @@ impl StoreLink {
         };
         let (there, back, is_lost) = {
             let mut dice = self.dice.lock();
-            let is_late = dice.percent(self.late.load(Ordering::Relaxed));
-            let late = if is_late { 40 + dice.below(2_000) } else { 0 };
+            let latest = self.latest.load(Ordering::Relaxed);
+            // A heartbeat whose reply is late has more time, and only two of them count.
+            let may_be_late = wait != Some(BEAT_WAIT) || latest > 100;
+            let is_late = dice.percent(self.late.load(Ordering::Relaxed)) && may_be_late;
+            let late = if is_late { 40 + dice.below(latest) } else { 0 };
             let is_lost = dice.percent(self.lost.load(Ordering::Relaxed));
             (dice.below(20), dice.below(20) + late, is_lost)
         };
