@@ -5,8 +5,8 @@
 //! replica that has ended count no more.
 //!
 //! A reply that is late decides for its own request only: the replica decides that one alone, with
-//! caution because the others go on, and settles the difference when the reply comes. So it does with whatever it admits without the
-//! store.
+//! caution because the others go on, and settles the difference when the reply comes. So it does
+//! with whatever it admits without the store.
 //!
 //! Invariants: with the store, never more requests are admitted than the limits allow for one
 //! process. The store has for each replica at least the requests that it has admitted and that are
