@@ -282,6 +282,25 @@ async fn a_replica_that_has_never_known_the_others_admits_its_share() {
     assert_eq!(world.begin_on_all(9, &[limit]).await, 6);
 }
 
+#[tokio::test(start_paused = true)]
+async fn requests_that_have_ended_count_no_more_in_a_store_with_older_contents() {
+    let test = async {
+        let world = World::start(OnStoreDown::Refuse, 1).await;
+        let limit = [slots(1)];
+        assert!(world.begin(0, &limit).await);
+        let earlier = world.store.contents.lock().clone();
+        world.replicas[0].0.return_slots(&names(&limit));
+        sleep(HEARTBEAT * 3).await;
+        assert_eq!(world.known_slots(), 0);
+        world.replace(earlier);
+        sleep(HEARTBEAT * 3).await;
+        assert_eq!(world.known_slots(), 0);
+        assert!(world.begin(1, &limit).await);
+        world.stop.cancel();
+    };
+    LocalSet::new().run_until(test).await;
+}
+
 /// Requests of one history, as they were in truth.
 #[derive(Default)]
 struct Truth {
