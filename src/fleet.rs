@@ -317,7 +317,8 @@ impl Fleet {
                 Ok(_) => self.metrics.heartbeats.observe(begin.elapsed()),
                 Err(_) => self.metrics.store_errors.increment(),
             }
-            self.limits.count_slow_beat(begin.elapsed() > self.settings.store.timeout);
+            let is_slow = begin.elapsed() > self.settings.store.timeout;
+            self.limits.end_beat(beat.is_err(), is_slow);
             let is_forbidden = matches!(beat, Err(StoreError::Forbidden(_)));
             self.is_forbidden.store(is_forbidden, Ordering::Relaxed);
             self.beats.send_modify(|number| *number += 1);

@@ -69,6 +69,12 @@ impl RequestRate {
         (taken + self.interval()).saturating_sub(free)
     }
 
+    /// Returns whether three quarters of a burst are left, if the requests that were admitted are
+    /// paid for after `taken`, and the burst is enough for `count` processes.
+    pub(crate) fn is_ample(self, count: u32, taken: Duration) -> bool {
+        self.burst >= count && 4 * taken <= Duration::from_nanos(self.tolerance())
+    }
+
     fn tolerance(self) -> u64 {
         self.interval.saturating_mul(u64::from(self.burst))
     }

@@ -29,6 +29,8 @@ pub(super) struct LimitReports {
 #[derive(Debug, Default)]
 struct SharedBucket {
     slots: MemberSlots,
+    /// Time of the last change of this count.
+    changed_at: Option<Instant>,
     rate: Option<RequestRate>,
     /// Time at which all requests are paid for that the store has admitted, as it has said last.
     paid_at: Option<Instant>,
@@ -48,7 +50,7 @@ impl LimitReports {
         for name in names {
             self.order += 1;
             let bucket = self.buckets.entry(name.clone()).or_default();
-            bucket.slots = MemberSlots { count: bucket.slots.count + 1, order: self.order };
+            bucket.set_slots(MemberSlots { count: bucket.slots.count + 1, order: self.order });
             if is_reported {
                 self.pending.entry(name.clone()).or_default();
             }
@@ -61,7 +63,7 @@ impl LimitReports {
             self.order += 1;
             let bucket = self.buckets.entry(name.clone()).or_default();
             let count = bucket.slots.count.saturating_sub(1);
-            bucket.slots = MemberSlots { count, order: self.order };
+            bucket.set_slots(MemberSlots { count, order: self.order });
             self.pending.entry(name.clone()).or_default();
         }
     }
@@ -98,12 +100,14 @@ impl LimitReports {
     }
 
     /// Decides without the store: of what is left of each limit, as far as it is known, this
-    /// replica admits its share.
+    /// replica admits its share. Unless the store `is_away`, the other replicas go on with it: then
+    /// only so much is admitted that they cannot have taken meanwhile.
     pub(super) fn admit_share(
         &mut self,
         limits: &[SharedLimit],
         share: u32,
         now: Instant,
+        is_away: bool,
     ) -> SharedAdmission {
         let waits = limits.iter().enumerate().map(|(at, limit)| {
             let known = self.buckets.get(&limit.bucket);
@@ -112,7 +116,10 @@ impl LimitReports {
                 limit.rate.map_or(Duration::ZERO, |rate| rate.share(share).wait_after(taken));
             let count = known.map_or(0, |known| known.slots.count);
             let most = limit.most.map(|most| (most / share as usize).max(1));
-            let is_full = most.is_some_and(|most| count > most);
+            let is_full = match is_away {
+                true => most.is_some_and(|most| count > most),
+                false => most.is_some() || limit.rate.is_some_and(|it| !it.is_ample(share, taken)),
+            };
             (at, if is_full { rate.max(FULL_RETRY) } else { rate })
         });
         let longest = waits.max_by_key(|(_, wait)| *wait).filter(|(_, wait)| !wait.is_zero());
@@ -146,7 +153,9 @@ impl LimitReports {
     pub(super) fn report_all(&mut self, may_have_lost: bool, now: Instant) {
         self.buckets.retain(|name, bucket| {
             let is_lost = may_have_lost && bucket.paid_at.is_some_and(|at| at > now);
-            if is_lost || bucket.slots.count > 0 {
+            // A store with older contents also counts requests that have ended since.
+            let may_count = may_have_lost && bucket.changed_at.is_some();
+            if is_lost || may_count || bucket.slots.count > 0 {
                 *self.pending.entry(name.clone()).or_default() |= is_lost;
             }
             bucket.says_something(now) || self.pending.contains_key(name)
@@ -178,7 +187,7 @@ impl LimitReports {
             }
             let bucket = self.buckets.entry(report.bucket.clone()).or_default();
             if bucket.slots.order < report.slots.order {
-                bucket.slots = report.slots;
+                bucket.set_slots(report.slots);
             }
             if is_delivered {
                 bucket.settled = None;
@@ -212,13 +221,22 @@ impl SharedBucket {
         self.settled.unwrap_or_default()
     }
 
+    fn set_slots(&mut self, slots: MemberSlots) {
+        self.slots = slots;
+        self.changed_at = Some(Instant::now());
+    }
+
     fn says_something(&self, now: Instant) -> bool {
         self.slots.count > 0
+            || self.changed_at.is_some_and(|at| now - at < REMEMBERED)
             || self.owed != 0
             || self.settled.is_some()
             || self.paid_at.max(self.paid_alone_at).is_some_and(|at| at > now)
     }
 }
 
+/// Time for which it is remembered that the requests of a bucket have ended: longer than the
+/// contents are old of a store that has failed over.
+pub(super) const REMEMBERED: Duration = Duration::from_secs(60);
 /// Retry time at a concurrency limit: the end of the running requests is unknown.
 const FULL_RETRY: Duration = Duration::from_secs(1);

@@ -4,16 +4,16 @@
 //! A concurrency limit counts what each living replica has reported last, so that the requests of a
 //! replica that has ended count no more.
 //!
-//! A reply that is late decides for its own request only: the replica decides that one alone, and
-//! settles the difference when the reply comes. So it does with whatever it admits without the
-//! store.
+//! A reply that is late decides for its own request only: the replica decides that one alone, with
+//! caution because the others go on, and settles the difference when the reply comes. So it does
+//! with whatever it admits without the store.
 //!
 //! Invariants: with the store, never more requests are admitted than the limits allow for one
 //! process. The store has for each replica at least the requests that it has admitted and that are
 //! in progress. Each request that is admitted is charged once; only a request whose reply is lost
 //! with its connection may be charged twice, or charged although it was refused.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use aws_lc_rs::hmac;
@@ -54,6 +54,8 @@ pub(super) struct SharedLimits {
     contents: Mutex<StoreContents>,
     /// Number of heartbeats in a row for which the store has taken longer than a request waits.
     slow_beats: AtomicU32,
+    /// True if the last heartbeat has failed.
+    has_failed: AtomicBool,
 }
 
 /// Charge whose request was decided before the store has replied.
@@ -87,6 +89,7 @@ impl SharedLimits {
             late_replies: Mutex::new(Some(late_replies)),
             contents: Mutex::default(),
             slow_beats: AtomicU32::new(0),
+            has_failed: AtomicBool::new(true),
         }
     }
 
@@ -111,8 +114,10 @@ impl SharedLimits {
         }
     }
 
-    /// Counts heartbeats for which the store has taken longer than a request waits.
-    pub(super) fn count_slow_beat(&self, is_slow: bool) {
+    /// Takes note of the end of a heartbeat, for which the store may have taken longer than a
+    /// request waits.
+    pub(super) fn end_beat(&self, has_failed: bool, is_slow: bool) {
+        self.has_failed.store(has_failed, Ordering::Relaxed);
         let count = self.slow_beats.load(Ordering::Relaxed);
         let count = if is_slow { count.saturating_add(1) } else { 0 };
         self.slow_beats.store(count, Ordering::Relaxed);
@@ -155,8 +160,7 @@ impl Fleet {
     /// Charges all limits of a request, whose slots were taken, or none. Without the store, or if
     /// its reply is late, this replica decides alone.
     pub(crate) async fn charge(&self, limits: Vec<SharedLimit>) -> SharedAdmission {
-        let is_slow = self.limits.slow_beats.load(Ordering::Relaxed) >= MAX_SLOW_BEATS;
-        if is_slow || !self.is_store_up() {
+        if self.is_store_away() {
             return self.admit_uncharged(&limits);
         }
         let mut reply = self.store.charge(self.charge_of(&limits));
@@ -183,6 +187,12 @@ impl Fleet {
         }
     }
 
+    /// Returns whether limits are handled without the store.
+    fn is_store_away(&self) -> bool {
+        let is_slow = self.limits.slow_beats.load(Ordering::Relaxed) >= MAX_SLOW_BEATS;
+        is_slow || self.limits.has_failed.load(Ordering::Relaxed) || !self.is_store_up()
+    }
+
     fn charge_of(&self, limits: &[SharedLimit]) -> Charge {
         let is_recent = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < SETTLING);
         let (age, restores) = {
@@ -207,8 +217,9 @@ impl Fleet {
         match self.settings.on_store_down {
             OnStoreDown::Refuse => SharedAdmission::Refused(0, REFUSED_RETRY),
             OnStoreDown::Share => {
-                let share = self.share();
-                self.limits.reports.lock().admit_share(limits, share, Instant::now())
+                let (share, is_away) = (self.share(), self.is_store_away());
+                let mut reports = self.limits.reports.lock();
+                reports.admit_share(limits, share, Instant::now(), is_away)
             }
         }
     }

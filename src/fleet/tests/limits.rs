@@ -283,6 +283,25 @@ async fn a_replica_that_has_never_known_the_others_admits_its_share() {
     assert_eq!(world.begin_on_all(9, &[limit]).await, 6);
 }
 
+#[tokio::test(start_paused = true)]
+async fn requests_that_have_ended_count_no_more_in_a_store_with_older_contents() {
+    let test = async {
+        let world = World::start(OnStoreDown::Refuse, 1).await;
+        let limit = [slots(1)];
+        assert!(world.begin(0, &limit).await);
+        let earlier = world.store.contents.lock().clone();
+        world.replicas[0].0.return_slots(&names(&limit));
+        sleep(HEARTBEAT * 3).await;
+        assert_eq!(world.known_slots(), 0);
+        world.replace(earlier);
+        sleep(HEARTBEAT * 3).await;
+        assert_eq!(world.known_slots(), 0);
+        assert!(world.begin(1, &limit).await);
+        world.stop.cancel();
+    };
+    LocalSet::new().run_until(test).await;
+}
+
 /// Requests of one history, as they were in truth.
 #[derive(Default)]
 struct Truth {
@@ -322,13 +341,20 @@ async fn live(seed: u64) {
     let mut dice = Dice::new(seed);
     let late = dice.pick(&[1, 5, 20, 60]).expect("some");
     let lost = dice.pick(&[0, 0, 2, 10]).expect("some");
+    let [is_short, has_slots] = [0; 2].map(|_| dice.percent(50));
+    if is_short {
+        for (_, link) in &world.replicas {
+            link.latest.store(100, Ordering::Relaxed);
+        }
+    }
     *truth.dice.borrow_mut() = Some(dice);
     world.set_faults(late, lost);
     let limits = [rate(BURST), slots(MOST)];
-    join_all((0..9).map(|number| make_requests(&world, number % 3, &limits, &truth))).await;
+    let limits = if has_slots { &limits[..] } else { &limits[..1] };
+    join_all((0..9).map(|number| make_requests(&world, number % 3, limits, &truth))).await;
     world.set_faults(0, 0);
     sleep(HEARTBEAT * 6).await;
-    let what = format!("seed {seed}: {handling:?}, {late} % late, {lost} % lost");
+    let what = format!("seed {seed}: {handling:?}, {late} % late, {lost} % lost, {is_short}");
     let (admitted, charged) = (truth.admitted.get(), world.charged());
     let failed: u64 = world.replicas.iter().map(|(fleet, _)| fleet.status().store_errors).sum();
     // A request whose reply is lost with its connection may be charged twice.
@@ -337,13 +363,17 @@ async fn live(seed: u64) {
         _ => assert!((0..=failed).contains(&(charged - admitted as u64)), "{what}: {charged}"),
     }
     assert_eq!(world.known_slots(), 0, "{what}");
-    if handling == OnStoreDown::Refuse {
+    if handling == OnStoreDown::Refuse || is_short && lost == 0 {
         assert!(admitted <= BURST as usize, "{what}: {admitted}");
-        assert!(truth.most.get() <= MOST, "{what}: {} at once", truth.most.get());
+        let most = if has_slots { MOST } else { usize::MAX };
+        assert!(truth.most.get() <= most, "{what}: {} at once", truth.most.get());
+    }
+    if handling == OnStoreDown::Refuse {
         // Nothing is left charged for a request that was refused.
         let rest = world.begin_on_all(BURST as usize, &limits[..1]).await;
         assert!(lost > 0 || admitted + rest == BURST as usize, "{what}: {admitted} and {rest}");
     } else {
+        // Others may have gone on with the store while a replica was without it.
         let most = BURST as usize + usize::try_from(failed).expect("few");
         assert!(admitted <= most, "{what}: {admitted}");
     }
