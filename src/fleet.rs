@@ -16,6 +16,7 @@ mod claims;
 mod hop;
 mod key_status;
 mod leases;
+mod probes;
 mod records;
 mod redis_store;
 mod runner;
@@ -44,6 +45,7 @@ pub(crate) use hop::HopBody;
 use hop::HopPool;
 pub(crate) use key_status::KeyStatus;
 pub(crate) use leases::{HeldLease, Lease};
+use probes::Probe;
 pub(crate) use records::MemberRecord;
 use records::Records;
 use redis_store::RedisStore;
@@ -56,7 +58,7 @@ use store::{Heartbeat, MAX_CLAIMS_AT_ONCE, Store};
 pub(crate) use store::{SharedAdmission, SharedCharge, StoreAbout, StoreError};
 pub use store_node::{StoreKind, StoreLogin, StoreSettings};
 pub(crate) use view::Replica;
-use view::{FleetView, MAX_CLAIMED_PER_BEAT};
+use view::{FleetView, MAX_CLAIMED_PER_BEAT, addresses};
 
 /// Settings of a replica.
 #[derive(Debug, Clone, PartialEq)]
@@ -82,6 +84,7 @@ pub struct Fleet {
     /// Seconds since 1970.
     started: u64,
     store: Box<dyn Store>,
+    probe: Probe,
     records: Records,
     view: Mutex<FleetView>,
     hops: HopPool,
@@ -99,6 +102,10 @@ pub struct Fleet {
     beat_now: Notify,
     /// Number of beginnings and ends of heartbeats; odd during one.
     beats: watch::Sender<u64>,
+    /// Whether the last heartbeat has failed, or one in progress is late.
+    is_store_late: AtomicBool,
+    /// Whether the log says that another replica has the address of this one.
+    is_address_taken: AtomicBool,
     metrics: FleetMetrics,
     slots: SlotReports,
 }
@@ -127,6 +134,20 @@ pub(crate) enum Place {
     Undecided,
 }
 
+/// Whereabouts of a process that has something for a client.
+#[derive(Debug)]
+pub(crate) enum Whereabouts {
+    /// It is this one.
+    Itself,
+    /// Another replica.
+    Member(Arc<Replica>),
+    /// A replica that cannot be reached at present, or one that this replica cannot know of. It has
+    /// what it had once it is reached.
+    Unreachable,
+    /// It has ended, and all that it had.
+    Ended,
+}
+
 /// Reason why another replica did not respond to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HopFailure {
@@ -139,20 +160,24 @@ pub(crate) enum HopFailure {
 impl Fleet {
     /// Creates a replica, which knows no other members before its first heartbeat.
     pub fn new(keys: SealingKeys, settings: FleetSettings) -> Arc<Self> {
-        let store = open_store(&settings);
-        Self::with_store(keys, settings, Box::new(store), true)
+        Self::over_network(keys, settings, true)
     }
 
     /// Creates a process that knows the members and is none: for upstreams that run on one of them.
     pub(crate) fn observer(keys: SealingKeys, settings: FleetSettings) -> Arc<Self> {
-        let store = open_store(&settings);
-        Self::with_store(keys, settings, Box::new(store), false)
+        Self::over_network(keys, settings, false)
+    }
+
+    fn over_network(keys: SealingKeys, settings: FleetSettings, is_member: bool) -> Arc<Self> {
+        let store = Box::new(open_store(&settings));
+        Self::with_store(keys, settings, store, Box::new(probes::ask), is_member)
     }
 
     fn with_store(
         keys: SealingKeys,
         settings: FleetSettings,
         store: Box<dyn Store>,
+        probe: Probe,
         is_member: bool,
     ) -> Arc<Self> {
         let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -167,6 +192,7 @@ impl Fleet {
             settings,
             is_member,
             store,
+            probe,
             draining: AtomicBool::new(false),
             configuration: Mutex::default(),
             running: Mutex::default(),
@@ -175,6 +201,8 @@ impl Fleet {
             late_settings: Mutex::default(),
             beat_now: Notify::new(),
             beats: watch::Sender::new(0),
+            is_store_late: AtomicBool::new(false),
+            is_address_taken: AtomicBool::new(false),
             metrics: FleetMetrics::default(),
             slots,
         })
@@ -240,7 +268,8 @@ impl Fleet {
         condition: impl Fn() -> Condition,
         moved: impl Fn(),
     ) {
-        tokio::join!(self.beat_until(stop, condition, moved), self.send_slots(stop));
+        let beats = self.beat_until(stop, condition, moved);
+        tokio::join!(beats, self.send_slots(stop), self.probe_until(stop));
         self.hops.close();
         // The record expires by itself if the store is away.
         let _ = self.store.leave(self.instance().to_string()).await;
@@ -261,8 +290,10 @@ impl Fleet {
                 Ok(_) => self.metrics.heartbeats.observe(begin.elapsed()),
                 Err(_) => self.metrics.store_errors.increment(),
             }
+            self.is_store_late.store(beat.is_err(), Ordering::Release);
             self.beats.send_modify(|number| *number += 1);
             self.log_change(&mut is_connected, &beat);
+            self.log_address();
             let pause = if beat == Ok(true) { Duration::ZERO } else { HEARTBEAT };
             tokio::select! {
                 biased;
@@ -346,15 +377,29 @@ impl Fleet {
         }
     }
 
-    /// Makes a heartbeat that begins now, and waits until it has ended: for two replies of the
-    /// store, because one that is in progress ends first.
+    fn log_address(&self) {
+        let is_taken = addresses::is_taken(&self.view(), self.instance());
+        if !self.is_address_taken.swap(is_taken, Ordering::AcqRel) && is_taken {
+            let address = &self.settings.address;
+            warn!(address, "{}", addresses::TAKEN);
+        }
+    }
+
+    /// Makes a heartbeat that begins now, and waits until it has ended, after one that is in
+    /// progress: for the time of one reply of the store at most, and not if that is away or late.
     pub(crate) async fn refresh(&self) {
+        let is_late = || self.is_store_late.load(Ordering::Acquire);
+        if is_late() {
+            return;
+        }
         let mut beats = self.beats.subscribe();
         let before = *beats.borrow();
         self.beat_now.notify_one();
         // One that is in progress may not know of what has just happened.
-        let ended = beats.wait_for(|number| *number >= before + before % 2 + 2);
-        if timeout(2 * self.settings.store.timeout, ended).await.is_err() {
+        let ended = beats.wait_for(|number| *number >= before + before % 2 + 2 || is_late());
+        if timeout(self.settings.store.timeout, ended).await.is_err() {
+            // Nothing else waits for it.
+            self.is_store_late.store(true, Ordering::Release);
             self.metrics.store_errors.increment();
         }
     }

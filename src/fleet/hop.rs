@@ -2,9 +2,9 @@
 //!
 //! Invariants: a request is sent once. An attempt that failed before the request was sent returns
 //! it ([`HopError::Unsent`]); after that the other replica may have executed it
-//! ([`HopError::Broken`]). What waits for a replica ends when that is no member any more, also if
-//! its machine or process stands still without a word. A connection carries one request at a time,
-//! and is kept after the response has been read to its end.
+//! ([`HopError::Broken`]). What waits for a replica ends when that is no member any more, or shows
+//! no sign of life, also if its machine or process stands still without a word. A connection
+//! carries one request at a time, and is kept after the response has been read to its end.
 
 use std::collections::HashMap;
 use std::io;
@@ -52,8 +52,8 @@ struct IdleHop {
 /// Failed hop.
 #[derive(Debug)]
 pub(super) enum HopError {
-    /// The request was not sent.
-    Unsent(Box<HopRequest>),
+    /// The request was not sent. The kind of the error is that of the connection, if there is one.
+    Unsent(Box<HopRequest>, Option<io::ErrorKind>),
     /// The request was sent, and there is no response.
     Broken,
 }
@@ -85,7 +85,7 @@ impl HopPool {
                 continue;
             }
             match self.send_on(member, connection, request).await {
-                Err(HopError::Unsent(unsent)) => request = *unsent,
+                Err(HopError::Unsent(unsent, _)) => request = *unsent,
                 sent => return sent,
             }
         }
@@ -94,7 +94,7 @@ impl HopPool {
             Ok(connection) => self.send_on(member, connection, request).await,
             Err(error) => {
                 debug!(member = member.record.name, %error, "replica cannot be reached");
-                Err(HopError::Unsent(request.into()))
+                Err(HopError::Unsent(request.into(), Some(error.kind())))
             }
         }
     }
@@ -113,7 +113,7 @@ impl HopPool {
                 pool: self.clone(),
             })),
             Err(mut error) => Err(match error.take_message() {
-                Some(unsent) => HopError::Unsent(unsent.into()),
+                Some(unsent) => HopError::Unsent(unsent.into(), None),
                 None => HopError::Broken,
             }),
         }
@@ -166,8 +166,8 @@ impl IdleHop {
 }
 
 impl Fleet {
-    /// Sends a request to another replica. One that refuses connections twice, with a look at its
-    /// record between, counts as gone for some time.
+    /// Sends a request to another replica. One that cannot be reached twice, with a look at its
+    /// record between, is not tried again for some time.
     pub(crate) async fn hop(
         &self,
         member: &Replica,
@@ -188,7 +188,7 @@ impl Fleet {
         request: HopRequest,
     ) -> Result<Response<HopBody>, HopFailure> {
         let request = match self.hops.send(member, request).await {
-            Err(HopError::Unsent(request)) => *request,
+            Err(HopError::Unsent(request, _)) => *request,
             Err(HopError::Broken) => return Err(HopFailure::Broken),
             Ok(response) => return Ok(response),
         };
@@ -196,8 +196,12 @@ impl Fleet {
         let member = self.member(member.instance).ok_or(HopFailure::Unreachable)?;
         self.hops.send(&member, request).await.map_err(|error| match error {
             HopError::Broken => HopFailure::Broken,
-            HopError::Unsent(_) => {
-                self.view().set_unreachable(member.instance, Instant::now());
+            HopError::Unsent(_, kind) => {
+                let mut view = self.view();
+                view.set_unreachable(member.instance, Instant::now());
+                if kind == Some(io::ErrorKind::ConnectionRefused) {
+                    view.pass_over(member.instance);
+                }
                 HopFailure::Unreachable
             }
         })

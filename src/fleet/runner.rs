@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
@@ -19,8 +19,8 @@ use super::{Fleet, HEARTBEAT};
 use crate::sealing::Instance;
 use crate::sha256::sha256;
 
-/// Connection to an upstream on another replica. It ends when that is no member any more, also if
-/// the process stands still.
+/// Connection to an upstream on another replica. It ends when that is no member any more, or shows
+/// no sign of life, also if the process stands still.
 pub(crate) struct RunnerStream {
     stream: TlsStream<TcpStream>,
     gone: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -66,10 +66,11 @@ impl Fleet {
     }
 
     /// Returns the replica that has the connection of a client to an upstream; `None` if it is this
-    /// one. All replicas that know the same members return the same one.
+    /// one. All replicas that know the same of the members return the same one.
     pub(crate) fn place_of_connection(&self, client: &str, upstream: &str) -> Option<Instance> {
-        let view = self.view();
+        let (view, now) = (self.view(), Instant::now());
         let serving = view.members().filter(|it| !it.record.draining);
+        let serving = serving.filter(|it| !view.is_passed_over(it.instance, now));
         // The one with the highest hash: when another one joins or leaves, only its own move.
         let rank = |it: &Instance| sha256(format!("{it}/{upstream}/{client}"));
         let place = serving.map(|it| it.instance).max_by_key(rank)?;
@@ -89,7 +90,7 @@ impl AsyncRead for RunnerStream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.gone.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(io::Error::other("the replica that runs it is gone")));
+            return Poll::Ready(Err(gone()));
         }
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
@@ -101,6 +102,9 @@ impl AsyncWrite for RunnerStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if self.gone.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(gone()));
+        }
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -111,4 +115,8 @@ impl AsyncWrite for RunnerStream {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the replica that runs it is gone, or shows no sign of life")
 }

@@ -4,8 +4,9 @@
 //! `WEIR_SEEDS=n` runs so many.
 //!
 //! What is shown: a replica whose store has been truthful for some time serves no session
-//! of another owner, and none that has ended; when all faults are over, all replicas agree on one
-//! owner of each session after a few heartbeats.
+//! of another owner, and none that has ended; it says of no replica that lives and has had no
+//! faults that it has ended; when all faults are over, all replicas agree on one owner of each
+//! session after a few heartbeats.
 
 use std::collections::{BTreeMap, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -19,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::super::probes::Probe;
 use super::super::records::{Claim, Records};
 use super::super::store::{
     ClaimReply, ClaimRequest, Heartbeat, KeyUsage, LeaseReply, LeaseRequest, MAX_CLAIMS_AT_ONCE,
@@ -28,9 +30,9 @@ use super::super::store::{
 use super::super::view::STEADY;
 use super::super::{
     Condition, Fleet, FleetSettings, HEARTBEAT, OnStoreDown, Place, PlacedSession, StoreKind,
-    StoreLogin, StoreSettings,
+    StoreLogin, StoreSettings, Whereabouts,
 };
-use crate::sealing::SealingKeys;
+use crate::sealing::{Instance, SealingKeys};
 use crate::sync::Mutex;
 
 /// Settings of a replica.
@@ -48,6 +50,11 @@ pub(in crate::fleet) fn settings(member: &str) -> FleetSettings {
         },
         on_store_down: OnStoreDown::Share,
     }
+}
+
+/// Probe that each replica answers.
+pub(in crate::fleet) fn answered() -> Probe {
+    Box::new(|_, _| async { true }.boxed())
 }
 
 // === The store ===
@@ -146,6 +153,10 @@ impl StoreLink {
         error
     }
 
+    fn is_away(&self) -> bool {
+        self.store.is_down.load(Ordering::Relaxed) || self.is_cut.load(Ordering::Relaxed)
+    }
+
     async fn call<T>(&self, execute: impl FnOnce(&mut Contents) -> T) -> Result<T, StoreError> {
         let generation = self.store.generation.load(Ordering::Relaxed) + 1;
         if self.connected.load(Ordering::Relaxed) == 0 {
@@ -156,10 +167,7 @@ impl StoreLink {
             (dice.below(20), dice.below(20), dice.percent(self.unanswered.load(Ordering::Relaxed)))
         };
         sleep(Duration::from_millis(there)).await;
-        let is_away = |store: &SimulatedStore| {
-            store.is_down.load(Ordering::Relaxed) || self.is_cut.load(Ordering::Relaxed)
-        };
-        if is_away(&self.store) {
+        if self.is_away() {
             sleep(Duration::from_millis(30)).await;
             return Err(self.fail(StoreError::Late));
         }
@@ -168,7 +176,7 @@ impl StoreLink {
         }
         let result = execute(&mut self.store.contents.lock());
         sleep(Duration::from_millis(back)).await;
-        match unanswered || is_away(&self.store) {
+        match unanswered || self.is_away() {
             true => Err(self.fail(StoreError::Late)),
             false => Ok(result),
         }
@@ -179,6 +187,10 @@ impl Store for Arc<StoreLink> {
     fn heartbeat(&self, beat: Heartbeat) -> BoxFuture<'_, Result<Roster, StoreError>> {
         async move {
             let is_new = self.connected.load(Ordering::Relaxed) == 0;
+            if is_new && self.is_away() {
+                sleep(Duration::from_millis(30)).await;
+                return Err(self.fail(StoreError::Away));
+            }
             if is_new {
                 let generation = self.store.generation.load(Ordering::Relaxed) + 1;
                 self.connected.store(generation, Ordering::Relaxed);
@@ -269,9 +281,29 @@ impl Dice {
 
 // === Replicas ===
 
+/// Network between the replicas.
+#[derive(Default)]
+struct Network {
+    /// Names of the replicas that run.
+    running: HashSet<String>,
+    /// Pairs of replicas that do not reach each other.
+    split: HashSet<(String, String)>,
+}
+
+impl Network {
+    fn pair(one: &str, other: &str) -> (String, String) {
+        (one.min(other).to_owned(), one.max(other).to_owned())
+    }
+
+    fn reaches(&self, from: &str, to: &str) -> bool {
+        self.running.contains(to) && !self.split.contains(&Self::pair(from, to))
+    }
+}
+
 /// A replica with the sessions in its memory.
 struct SimulatedReplica {
     name: String,
+    started: Instant,
     fleet: Arc<Fleet>,
     link: Arc<StoreLink>,
     /// Sessions in its memory, without those that it has given up.
@@ -323,9 +355,10 @@ struct Simulation {
     store: Arc<SimulatedStore>,
     replicas: Vec<(Arc<SimulatedReplica>, JoinHandle<()>)>,
     started: usize,
+    /// Processes of all replicas that were ever started.
+    processes: Vec<Instance>,
     sessions: Vec<PlacedSession>,
-    /// Pairs of replicas that do not reach each other.
-    split: HashSet<(String, String)>,
+    network: Arc<Mutex<Network>>,
     /// Earlier contents of the store.
     earlier: Vec<Contents>,
     /// Time of the last lie of the store, or of its last failure.
@@ -344,8 +377,9 @@ impl Simulation {
             store: Arc::default(),
             replicas: Vec::new(),
             started: 0,
+            processes: Vec::new(),
             sessions: Vec::new(),
-            split: HashSet::new(),
+            network: Arc::default(),
             earlier: Vec::new(),
             lied: Instant::now(),
             history: String::new(),
@@ -371,8 +405,20 @@ impl Simulation {
         self.started += 1;
         let settings = settings(&name);
         let keys = self.keys.of_another_process();
+        let (network, from) = (Arc::clone(&self.network), name.clone());
+        let probe: Probe = Box::new(move |_, to| {
+            let reaches = network.lock().reaches(&from, &to.record.name);
+            async move {
+                sleep(Duration::from_millis(20)).await;
+                reaches
+            }
+            .boxed()
+        });
+        self.network.lock().running.insert(name.clone());
+        self.processes.push(keys.instance());
         let replica = Arc::new(SimulatedReplica {
-            fleet: Fleet::with_store(keys, settings, Box::new(Arc::clone(&link)), true),
+            fleet: Fleet::with_store(keys, settings, Box::new(Arc::clone(&link)), probe, true),
+            started: Instant::now(),
             link,
             memory: Mutex::default(),
             unwritten: Mutex::default(),
@@ -416,9 +462,21 @@ impl Simulation {
         }
     }
 
-    fn reaches(&self, from: &SimulatedReplica, to: &SimulatedReplica) -> bool {
-        let [one, other] = [&from.name, &to.name];
-        !self.split.contains(&(one.min(other).clone(), one.max(other).clone()))
+    /// Has a replica say where a process is, and compares that with the truth.
+    async fn find(&mut self) {
+        let (Some(replica), Some(sought)) = (self.pick_replica(), self.dice.pick(&self.processes))
+        else {
+            return;
+        };
+        let found = replica.fleet.find(sought).await;
+        self.note(format!("{} asked where {sought} is: {found:?}", replica.name));
+        let living =
+            self.replicas.iter().map(|(it, _)| it).find(|it| it.fleet.instance() == sought);
+        let Some(living) = living.filter(|_| matches!(found, Whereabouts::Ended)) else { return };
+        // A replica that does not reach the store for long counts as one that has ended.
+        let clean = (*living.link.faulty.lock()).max(living.started).max(self.lied);
+        let is_known = clean.elapsed() > STEADY + MEMBER_TTL;
+        assert!(!is_known, "{sought} has not ended\n{}", self.history);
     }
 
     /// Sends a request for a session to a replica, as a client does through a load balancer.
@@ -461,7 +519,8 @@ impl Simulation {
                     Place::Member(member) => {
                         let to = self.replicas.iter().map(|(it, _)| Arc::clone(it));
                         let to = to.into_iter().find(|it| it.fleet.instance() == member.instance);
-                        match to.filter(|to| self.reaches(replica, to)) {
+                        let reaches = |to: &str| self.network.lock().reaches(&replica.name, to);
+                        match to.filter(|to| reaches(&to.name)) {
                             Some(to) => {
                                 if let Some(served) = self.serve(&to, session, true).await {
                                     return Some(served);
@@ -512,13 +571,14 @@ impl Simulation {
 
     /// Does something at random.
     async fn act(&mut self) {
-        match self.dice.below(40) {
+        match self.dice.below(44) {
             0..=2 => self.open_session(),
             3 => self.end_session(),
             4 if self.replicas.len() > 1 => {
                 let at = self.dice.below(self.replicas.len() as u64);
                 let (replica, task) = self.replicas.remove(usize::try_from(at).unwrap_or_default());
                 self.note(format!("{} is killed", replica.name));
+                self.network.lock().running.remove(&replica.name);
                 task.abort();
             }
             5 if self.replicas.len() < MAX_REPLICAS => self.start_replica(),
@@ -539,16 +599,15 @@ impl Simulation {
                 let (Some(one), Some(other)) = (self.pick_replica(), self.pick_replica()) else {
                     return;
                 };
-                let pair = (
-                    one.name.clone().min(other.name.clone()),
-                    one.name.clone().max(other.name.clone()),
-                );
-                if one.name != other.name && !self.split.remove(&pair) {
+                let pair = Network::pair(&one.name, &other.name);
+                let was_split = self.network.lock().split.remove(&pair);
+                if one.name != other.name && !was_split {
                     self.note(format!("{pair:?} split"));
-                    self.split.insert(pair);
+                    self.network.lock().split.insert(pair);
                 }
             }
             11 => self.break_store(),
+            12..=15 => self.find().await,
             _ => {
                 let (Some(replica), Some(session)) =
                     (self.pick_replica(), self.dice.pick(&self.sessions))
@@ -574,6 +633,7 @@ impl Simulation {
         for (replica, task) in all {
             if replica.fleet.is_draining() {
                 self.note(format!("{} stops", replica.name));
+                self.network.lock().running.remove(&replica.name);
                 replica.stop.cancel();
                 task.await.expect("it does not panic");
             } else {
@@ -613,7 +673,7 @@ impl Simulation {
         self.lied = Instant::now();
         self.store.is_down.store(false, Ordering::Relaxed);
         self.store.is_full.store(false, Ordering::Relaxed);
-        self.split.clear();
+        self.network.lock().split.clear();
         for (replica, _) in &self.replicas {
             replica.link.is_cut.store(false, Ordering::Relaxed);
             replica.link.unanswered.store(0, Ordering::Relaxed);
@@ -653,6 +713,17 @@ impl Simulation {
             let view = replica.fleet.view();
             assert_eq!(view.members().len(), all.len(), "{}\n{}", replica.name, self.history);
             assert_eq!(view.unclaimed_count(), 0, "{}\n{}", replica.name, self.history);
+            drop(view);
+            for process in &self.processes {
+                let found = replica.fleet.find(*process).await;
+                let lives = all.iter().any(|it| it.fleet.instance() == *process);
+                let is_right = match found {
+                    Whereabouts::Itself | Whereabouts::Member(_) => lives,
+                    Whereabouts::Ended => !lives,
+                    Whereabouts::Unreachable => false,
+                };
+                assert!(is_right, "{}: {found:?}\n{}", replica.name, self.history);
+            }
         }
     }
 }
@@ -705,6 +776,39 @@ async fn claim_many() {
         assert!(last.elapsed() < MAX_GAP, "{} are left after {:?}", left(), last.elapsed());
     }
     assert_eq!(world.store.contents.lock().claims.len(), 1_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_once_for_a_store_that_does_not_reply() {
+    let local = tokio::task::LocalSet::new();
+    local.run_until(wait_once()).await;
+}
+
+async fn wait_once() {
+    let mut world = Simulation::new(1);
+    world.start_replica();
+    let replica = Arc::clone(&world.replicas[0].0);
+    let (fleet, timeout) = (&replica.fleet, settings("r").store.timeout);
+    for turn in 0..200 {
+        replica.link.is_cut.store(false, Ordering::Relaxed);
+        sleep(Duration::from_secs(3)).await;
+        assert!(fleet.is_store_up());
+        // At any time of a heartbeat, and between two.
+        sleep(Duration::from_millis(turn * 7)).await;
+        replica.link.is_cut.store(true, Ordering::Relaxed);
+        let session = PlacedSession {
+            key: format!("s{turn}"),
+            sealed_by: SealingKeys::random().instance(),
+            until: SystemTime::now() + Duration::from_secs(3_600),
+        };
+        let begin = Instant::now();
+        // As a replica that stops, and after a refusal by the one that seemed to have a session.
+        fleet.refresh().await;
+        fleet.refresh().await;
+        fleet.place(&session, || true).await;
+        assert!(begin.elapsed() <= timeout, "{turn}: {:?}", begin.elapsed());
+        fleet.view().drop_unclaimed(&session.key);
+    }
 }
 
 fn number(name: &str) -> Option<u64> {
