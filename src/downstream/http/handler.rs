@@ -268,21 +268,36 @@ async fn forward_placed(
     let Some(fleet) = request.state.fleet().filter(|_| !request.connection.is_forwarded()) else {
         return Ok(None);
     };
-    let state = message.params.get_string("requestState");
-    let place = match state.as_deref().and_then(Instance::split_named) {
-        Some((instance, _)) => Some(instance),
-        None => {
-            let (method, params) = (&message.method, &message.params);
-            let upstream = client.upstream_with_own_connection(Revision::NEWEST, method, params);
-            let name = &client.principal().name;
-            upstream.await.and_then(|it| fleet.place_of_connection(name, it.as_str()))
-        }
-    };
-    match place {
-        Some(instance) => Box::pin(hop::forward_to(request, client, instance)).await,
-        None => Ok(None),
+    let (method, params) = (&message.method, &message.params);
+    let state = params.get_string("requestState");
+    if let Some((instance, _)) = state.as_deref().and_then(Instance::split_named)
+        // A server that handles the rounds itself may name its states in the same way.
+        && (fleet.has_member(instance)
+            || !client.passes_states_on(Revision::NEWEST, method, params).await)
+    {
+        let what = "the call of this `requestState`";
+        return Box::pin(hop::forward_to(request, client, instance, what)).await;
     }
+    let upstream = client.upstream_with_own_connection(Revision::NEWEST, method, params).await;
+    let Some(upstream) = upstream else { return Ok(None) };
+    let place = || fleet.place_of_connection(&client.principal().name, upstream.as_str());
+    let (mut sought, mut tries) = (place(), 0);
+    while let Some(instance) = sought {
+        let what = "the connection of this client to the server";
+        let sent = Box::pin(hop::forward_to(request, client, instance, what)).await;
+        tries += 1;
+        sought = place();
+        match sent {
+            Ok(None) if tries < MAX_PLACES => {}
+            // It is opened elsewhere, if that replica has ended or refuses connections.
+            Err(_) if sought != Some(instance) && tries < MAX_PLACES => {}
+            sent => return sent,
+        }
+    }
+    Ok(None)
 }
 
+/// Replicas at which the connection of a client is looked for.
+const MAX_PLACES: usize = 3;
 /// Delay after which a client may retry during shutdown.
 const CLOSING_RETRY: Duration = Duration::from_secs(1);

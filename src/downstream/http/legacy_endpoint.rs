@@ -153,6 +153,11 @@ pub(super) async fn get(
     client: &ClientContext,
 ) -> Result<HttpResponse, HttpRefusal> {
     head::check_get(request.headers())?;
+    if request.state.settings.resumable
+        && let Some(response) = resume::forward(request, client).await?
+    {
+        return Ok(response);
+    }
     let session = find_session(request, client, None).await?;
     request.require_memory()?;
     match request.state.settings.resumable {
@@ -305,7 +310,9 @@ async fn forward_to_asker(
 ) -> Result<Option<HttpResponse>, HttpRefusal> {
     let Message::Response(response) = message else { return Ok(None) };
     match response.id.as_ref().and_then(ClientRequests::sender_of) {
-        Some(asker) => hop::forward_to(request, client, asker).await,
+        Some(asker) => {
+            hop::forward_to(request, client, asker, "the call that asked for this response").await
+        }
         None => Ok(None),
     }
 }
