@@ -18,6 +18,7 @@ mod key_status;
 mod known_count;
 mod leases;
 mod limit_reports;
+mod probes;
 mod records;
 mod redis_store;
 mod runner;
@@ -50,10 +51,10 @@ pub(crate) use hop::{HopBody, MessageReply};
 pub(crate) use key_status::KeyStatus;
 use known_count::KnownCount;
 pub(crate) use leases::{HeldLease, Lease};
+use probes::Probe;
 pub(crate) use records::MemberRecord;
 use records::Records;
 use redis_store::RedisStore;
-pub(crate) use runner::TaskPlace;
 pub use shared_limits::OnStoreDown;
 use shared_limits::SharedLimits;
 pub use status::FleetStatus;
@@ -64,7 +65,7 @@ pub(crate) use store::{SharedAdmission, SharedLimit, StoreAbout, StoreError};
 pub use store_node::{StoreKind, StoreLogin, StoreSettings};
 pub use view::ListsElsewhere;
 pub(crate) use view::Replica;
-use view::{FleetView, shown_lists};
+use view::{FleetView, addresses, shown_lists};
 
 /// Settings of a replica.
 #[derive(Debug, Clone, PartialEq)]
@@ -92,6 +93,7 @@ pub struct Fleet {
     /// Seconds since 1970.
     started: u64,
     store: Box<dyn Store>,
+    probe: Probe,
     records: Records,
     view: Mutex<FleetView>,
     hops: HopPool,
@@ -108,6 +110,10 @@ pub struct Fleet {
     beat_now: Notify,
     /// Number of beginnings and ends of heartbeats; odd during one.
     beats: watch::Sender<u64>,
+    /// Whether the last heartbeat has failed, or one in progress is late.
+    is_store_late: AtomicBool,
+    /// Whether the log says that another replica has the address of this one.
+    is_address_taken: AtomicBool,
     metrics: FleetMetrics,
     limits: SharedLimits,
     known_count: KnownCount,
@@ -141,11 +147,17 @@ pub(crate) enum Place {
     Undecided,
 }
 
-/// Process of a fleet, as a replica knows it.
+/// Whereabouts of a process that has something for a client.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum Whereabouts {
+    /// It is this one.
     Itself,
+    /// Another replica.
     Member(Arc<Replica>),
+    /// A replica that cannot be reached at present, or one that this replica cannot know of. It has
+    /// what it had once it is reached.
+    Unreachable,
+    /// It has ended, and all that it had.
     Ended,
 }
 
@@ -162,30 +174,36 @@ impl Fleet {
     /// Creates a replica, which knows no other members before its first heartbeat. In the `state`
     /// folder it keeps their number.
     pub fn new(keys: SealingKeys, settings: FleetSettings, state: Option<&Path>) -> Arc<Self> {
-        let store = Box::new(open_store(&settings));
         let known_count = KnownCount::read(state, &settings.name, settings.expected_replicas);
-        Arc::new(Self { known_count, ..Self::build(keys, settings, store, true) })
+        Arc::new(Self { known_count, ..Self::over_network(keys, settings, true) })
     }
 
     /// Creates a process that knows the members and is none: for upstreams that run on one of them.
     pub(crate) fn observer(keys: SealingKeys, settings: FleetSettings) -> Arc<Self> {
-        let store = open_store(&settings);
-        Self::with_store(keys, settings, Box::new(store), false)
+        Arc::new(Self::over_network(keys, settings, false))
     }
 
+    fn over_network(keys: SealingKeys, settings: FleetSettings, is_member: bool) -> Self {
+        let store = Box::new(open_store(&settings));
+        Self::build(keys, settings, store, Box::new(probes::ask), is_member)
+    }
+
+    #[cfg(test)]
     fn with_store(
         keys: SealingKeys,
         settings: FleetSettings,
         store: Box<dyn Store>,
+        probe: Probe,
         is_member: bool,
     ) -> Arc<Self> {
-        Arc::new(Self::build(keys, settings, store, is_member))
+        Arc::new(Self::build(keys, settings, store, probe, is_member))
     }
 
     fn build(
         keys: SealingKeys,
         settings: FleetSettings,
         store: Box<dyn Store>,
+        probe: Probe,
         is_member: bool,
     ) -> Self {
         let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -201,6 +219,7 @@ impl Fleet {
             settings,
             is_member,
             store,
+            probe,
             draining: AtomicBool::new(false),
             configuration: Mutex::default(),
             running: Mutex::default(),
@@ -209,6 +228,8 @@ impl Fleet {
             late_settings: Mutex::default(),
             beat_now: Notify::new(),
             beats: watch::Sender::new(0),
+            is_store_late: AtomicBool::new(false),
+            is_address_taken: AtomicBool::new(false),
             metrics: FleetMetrics::default(),
             limits,
             is_forbidden: AtomicBool::new(false),
@@ -275,7 +296,8 @@ impl Fleet {
         condition: impl Fn() -> Condition,
         moved: impl Fn(),
     ) {
-        tokio::join!(self.beat_until(stop, condition, moved), self.settle_limits(stop));
+        let beats = self.beat_until(stop, condition, moved);
+        tokio::join!(beats, self.settle_limits(stop), self.probe_until(stop));
         self.hops.close();
         // The record expires by itself if the store is away.
         let _ = self.store.leave(self.instance().to_string()).await;
@@ -299,8 +321,10 @@ impl Fleet {
             self.limits.count_slow_beat(begin.elapsed() > self.settings.store.timeout);
             let is_forbidden = matches!(beat, Err(StoreError::Forbidden(_)));
             self.is_forbidden.store(is_forbidden, Ordering::Relaxed);
+            self.is_store_late.store(beat.is_err(), Ordering::Release);
             self.beats.send_modify(|number| *number += 1);
             self.log_change(&mut is_connected, &beat);
+            self.log_address();
             let pause = if beat == Ok(true) { Duration::ZERO } else { HEARTBEAT };
             tokio::select! {
                 biased;
@@ -386,15 +410,29 @@ impl Fleet {
         }
     }
 
-    /// Makes a heartbeat that begins now, and waits until it has ended: for two replies of the
-    /// store, because one that is in progress ends first.
+    fn log_address(&self) {
+        let is_taken = addresses::is_taken(&self.view(), self.instance());
+        if !self.is_address_taken.swap(is_taken, Ordering::AcqRel) && is_taken {
+            let address = &self.settings.address;
+            warn!(address, "{}", addresses::TAKEN);
+        }
+    }
+
+    /// Makes a heartbeat that begins now, and waits until it has ended, after one that is in
+    /// progress: for the time of one reply of the store at most, and not if that is away or late.
     pub(crate) async fn refresh(&self) {
+        let is_late = || self.is_store_late.load(Ordering::Acquire);
+        if is_late() {
+            return;
+        }
         let mut beats = self.beats.subscribe();
         let before = *beats.borrow();
         self.beat_now.notify_one();
         // One that is in progress may not know of what has just happened.
-        let ended = beats.wait_for(|number| *number >= before + before % 2 + 2);
-        if timeout(2 * self.settings.store.timeout, ended).await.is_err() {
+        let ended = beats.wait_for(|number| *number >= before + before % 2 + 2 || is_late());
+        if timeout(self.settings.store.timeout, ended).await.is_err() {
+            // Nothing else waits for it.
+            self.is_store_late.store(true, Ordering::Release);
             self.metrics.store_errors.increment();
         }
     }
@@ -422,22 +460,13 @@ impl Fleet {
         view.replied_at().map(|_| others.map(Arc::clone).collect())
     }
 
-    /// Returns another process of the fleet; `None` if it may live, and this replica does not know
-    /// it.
-    pub(crate) fn find(&self, instance: Instance) -> Option<Found> {
-        let view = self.view();
-        let member = view.members().find(|member| member.instance == instance);
-        match member {
-            _ if instance == self.instance() => Some(Found::Itself),
-            Some(member) => Some(Found::Member(Arc::clone(member))),
-            None => view.is_steady().then_some(Found::Ended),
+    /// Returns the member that is this process if it can be reached, also one that is about to stop,
+    /// except this replica.
+    pub(crate) fn member(&self, is_it: impl Fn(Instance) -> bool) -> Option<Arc<Replica>> {
+        match self.view().find(is_it, Instant::now()) {
+            Whereabouts::Member(member) => Some(member),
+            Whereabouts::Itself | Whereabouts::Unreachable | Whereabouts::Ended => None,
         }
-    }
-
-    /// Returns a member that is there, also one that is about to stop, except this replica.
-    pub(crate) fn member(&self, instance: Instance) -> Option<Arc<Replica>> {
-        let other = instance != self.instance();
-        other.then(|| self.view().reachable(instance, Instant::now())).flatten()
     }
 }
 

@@ -137,7 +137,7 @@ mod tests {
         BucketReport, Charge, ChargeReply, ClaimReply, ClaimRequest, Heartbeat, Roster, Store,
         StoreAbout, StoredEntry,
     };
-    use super::super::tests::simulation::{Dice, settings};
+    use super::super::tests::simulation::{Dice, answered, settings};
     use super::*;
     use crate::ended_sessions::EndedBlock;
     use crate::sealing::SealingKeys;
@@ -328,7 +328,7 @@ mod tests {
     async fn a_late_reply_keeps_no_lease_beyond_its_end() {
         let store = LyingStore::new(1);
         let link = Box::new(Link(Arc::clone(&store)));
-        let fleet = Fleet::with_store(SealingKeys::random(), settings("r"), link, true);
+        let fleet = Fleet::with_store(SealingKeys::random(), settings("r"), link, answered(), true);
         let lease = fleet.lease("hub");
         let held = lease.acquire().await;
         store.delay.store(5_000, Ordering::Relaxed);
@@ -346,7 +346,7 @@ mod tests {
             let holders = (0..4).map(|number| {
                 let link = Box::new(Link(Arc::clone(&store)));
                 let keys = SealingKeys::random();
-                let fleet = Fleet::with_store(keys, settings("r"), link, true);
+                let fleet = Fleet::with_store(keys, settings("r"), link, answered(), true);
                 let dice = Dice::new(seed * 10 + number);
                 hold(fleet.lease("hub"), dice, Rc::clone(&uses), seed)
             });

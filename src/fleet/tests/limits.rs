@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::limit_reports::LimitReports;
 use super::super::store::{Charge, MEMBER_TTL, SharedAdmission, SharedLimit};
 use super::super::{Condition, Fleet, HEARTBEAT, OnStoreDown};
-use super::simulation::{Contents, Dice, SimulatedStore, StoreLink, settings};
+use super::simulation::{Contents, Dice, SimulatedStore, StoreLink, answered, settings};
 use crate::rate_limit::RequestRate;
 use crate::sealing::SealingKeys;
 
@@ -57,7 +57,8 @@ impl World {
             let mut settings = settings(&format!("r{at}"));
             settings.on_store_down = handling;
             let store = Box::new(Arc::clone(&link));
-            (Fleet::with_store(keys.of_another_process(), settings, store, true), link)
+            let keys = keys.of_another_process();
+            (Fleet::with_store(keys, settings, store, answered(), true), link)
         });
         Self { replicas: replicas.collect(), store, stop: CancellationToken::new() }
     }
