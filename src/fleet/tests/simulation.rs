@@ -710,10 +710,11 @@ impl Simulation {
             }
         }
         for replica in &all {
-            let view = replica.fleet.view();
-            assert_eq!(view.members().len(), all.len(), "{}\n{}", replica.name, self.history);
-            assert_eq!(view.unclaimed_count(), 0, "{}\n{}", replica.name, self.history);
-            drop(view);
+            {
+                let view = replica.fleet.view();
+                assert_eq!(view.members().len(), all.len(), "{}\n{}", replica.name, self.history);
+                assert_eq!(view.unclaimed_count(), 0, "{}\n{}", replica.name, self.history);
+            }
             for process in &self.processes {
                 let found = replica.fleet.find(*process).await;
                 let lives = all.iter().any(|it| it.fleet.instance() == *process);
