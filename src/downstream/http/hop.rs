@@ -41,7 +41,7 @@ use relay::SentRequest;
 
 /// Result of sending a request on.
 enum SentOn {
-    Response(HttpResponse),
+    Response(Box<HttpResponse>),
     /// The other replica does not have the session, and has executed nothing.
     Misdirected,
     /// The other replica cannot be reached. Nothing was sent.
@@ -57,7 +57,7 @@ pub(super) async fn forward(
     member: &Replica,
 ) -> Result<Option<HttpResponse>, HttpRefusal> {
     Ok(match send_on(request, client, fleet, member).await? {
-        SentOn::Response(response) => Some(response),
+        SentOn::Response(response) => Some(*response),
         SentOn::Misdirected | SentOn::Unreachable => None,
     })
 }
@@ -84,10 +84,10 @@ async fn send_on(
                 let end = async move { stop.run_until_cancelled(identity.revoked()).await };
                 end.map(Option::unwrap_or_default).boxed()
             });
-            Ok(SentOn::Response(relay::relayed(response, sent, permit, end)))
+            Ok(SentOn::Response(relay::relayed(response, sent, permit, end).into()))
         }
         Err(HopFailure::Unreachable) => Ok(SentOn::Unreachable),
-        Err(HopFailure::Broken) => Ok(SentOn::Response(response_body::json(sent.lost()))),
+        Err(HopFailure::Broken) => Ok(SentOn::Response(response_body::json(sent.lost()).into())),
     }
 }
 
@@ -104,7 +104,7 @@ pub(super) async fn forward_to(
     let Some(fleet) = fleet else { return Ok(None) };
     if let Whereabouts::Member(member) = fleet.find(instance).await {
         match send_on(request, client, fleet, &member).await? {
-            SentOn::Response(response) => return Ok(Some(response)),
+            SentOn::Response(response) => return Ok(Some(*response)),
             SentOn::Misdirected => return Ok(None),
             SentOn::Unreachable => {}
         }

@@ -955,10 +955,11 @@ impl Simulation {
             }
         }
         for replica in &all {
-            let view = replica.fleet.view();
-            assert_eq!(view.members().len(), all.len(), "{}\n{}", replica.name, self.history);
-            assert_eq!(view.unclaimed_count(), 0, "{}\n{}", replica.name, self.history);
-            drop(view);
+            {
+                let view = replica.fleet.view();
+                assert_eq!(view.members().len(), all.len(), "{}\n{}", replica.name, self.history);
+                assert_eq!(view.unclaimed_count(), 0, "{}\n{}", replica.name, self.history);
+            }
             let known = self.store.contents.lock().buckets.slots("b", &replica.fleet);
             let count = usize::try_from(replica.in_progress.load(Ordering::Relaxed));
             assert_eq!(Ok(known), count, "{}\n{}", replica.name, self.history);
