@@ -112,6 +112,8 @@ pub struct Fleet {
     beats: watch::Sender<u64>,
     /// Whether the last heartbeat has failed, or one in progress is late.
     is_store_late: AtomicBool,
+    /// Time since when a heartbeat waits for the reply of the store.
+    asked_at: Mutex<Option<Instant>>,
     /// Whether the log says that another replica has the address of this one.
     is_address_taken: AtomicBool,
     metrics: FleetMetrics,
@@ -229,6 +231,7 @@ impl Fleet {
             beat_now: Notify::new(),
             beats: watch::Sender::new(0),
             is_store_late: AtomicBool::new(false),
+            asked_at: Mutex::default(),
             is_address_taken: AtomicBool::new(false),
             metrics: FleetMetrics::default(),
             limits,
@@ -354,7 +357,10 @@ impl Fleet {
         };
         let record = self.records.seal_member(&name, &record);
         let beat = self.view().begin_beat(self.is_member.then_some((name, record)));
-        let roster = self.store.heartbeat(beat).await?;
+        *self.asked_at.lock() = Some(Instant::now());
+        let roster = self.store.heartbeat(beat).await;
+        *self.asked_at.lock() = None;
+        let roster = roster?;
         self.limits.learn_contents(&roster);
         let has_more_to_read =
             [&roster.claims, &roster.ended].iter().any(|page| page.entries.len() == MAX_PAGE);
@@ -435,6 +441,12 @@ impl Fleet {
             self.is_store_late.store(true, Ordering::Release);
             self.metrics.store_errors.increment();
         }
+    }
+
+    /// Returns whether a heartbeat waits for the store longer than a request may.
+    fn is_store_silent(&self) -> bool {
+        let asked_at = *self.asked_at.lock();
+        asked_at.is_some_and(|asked_at| asked_at.elapsed() >= self.settings.store.timeout)
     }
 
     fn view(&self) -> MutexGuard<'_, FleetView> {
