@@ -18,7 +18,6 @@ mod key_status;
 mod known_count;
 mod leases;
 mod limit_reports;
-mod probes;
 mod records;
 mod redis_store;
 mod runner;
@@ -47,11 +46,11 @@ use crate::sealing::{Instance, SealingKeys};
 use crate::sync::{Mutex, MutexGuard};
 pub(crate) use certificate::{ACCEPTED, FleetTls, UPSTREAM};
 use hop::HopPool;
+use hop::probes::{self, Probe};
 pub(crate) use hop::{HopBody, MessageReply};
 pub(crate) use key_status::KeyStatus;
 use known_count::KnownCount;
 pub(crate) use leases::{HeldLease, Lease};
-use probes::Probe;
 pub(crate) use records::MemberRecord;
 use records::Records;
 use redis_store::RedisStore;
@@ -472,8 +471,8 @@ impl Fleet {
         view.replied_at().map(|_| others.map(Arc::clone).collect())
     }
 
-    /// Returns the member that is this process if it can be reached, also one that is about to stop,
-    /// except this replica.
+    /// Returns another replica that is this process and can be reached, also one that is about to
+    /// stop.
     pub(crate) fn member(&self, is_it: impl Fn(Instance) -> bool) -> Option<Arc<Replica>> {
         match self.view().find(is_it, Instant::now()) {
             Whereabouts::Member(member) => Some(member),

@@ -6,6 +6,8 @@
 //! no sign of life, also if its machine or process stands still without a word. A connection
 //! carries one request at a time, and is kept after the response has been read to its end.
 
+pub(super) mod probes;
+
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;

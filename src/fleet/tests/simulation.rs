@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::super::probes::Probe;
+use super::super::hop::probes::Probe;
 use super::super::records::{Claim, Records};
 use super::super::shared_limits::SETTLING;
 use super::super::store::{

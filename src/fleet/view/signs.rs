@@ -1,7 +1,7 @@
 //! Signs of life of the other members, and members that cannot be reached at present.
 //!
 //! A member shows that it lives with each record that it renews. One that has not done so for a
-//! while, or that could not be reached, is asked ([`super::super::probes`]).
+//! while, or that could not be reached, is asked ([`crate::fleet::hop::probes`]).
 //!
 //! Invariants: a member that cannot be reached has not ended: only a record that is missing in a
 //! steady store says so. What waits for a member that shows no sign of life for [`MAX_MISSED`]

@@ -13,20 +13,20 @@ use futures::{FutureExt, StreamExt};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::certificate::FleetTls;
-use super::view::{Replica, TICK};
-use super::{Fleet, Whereabouts, hop};
+use crate::fleet::certificate::FleetTls;
+use crate::fleet::view::{Replica, TICK};
+use crate::fleet::{Fleet, Whereabouts};
 use crate::sealing::Instance;
 
 /// Asks a replica, and returns whether it has answered.
-pub(super) type Probe =
+pub(in crate::fleet) type Probe =
     Box<dyn Fn(&FleetTls, Arc<Replica>) -> BoxFuture<'static, bool> + Send + Sync>;
 
 /// Asks a replica over the network.
-pub(super) fn ask(tls: &FleetTls, member: Arc<Replica>) -> BoxFuture<'static, bool> {
+pub(in crate::fleet) fn ask(tls: &FleetTls, member: Arc<Replica>) -> BoxFuture<'static, bool> {
     let connector = tls.connector.clone();
     async move {
-        let opened = timeout(ANSWER_TIMEOUT, hop::open(&connector, &member)).await;
+        let opened = timeout(ANSWER_TIMEOUT, super::open(&connector, &member)).await;
         opened.is_ok_and(|opened| opened.is_ok())
     }
     .boxed()
@@ -34,7 +34,7 @@ pub(super) fn ask(tls: &FleetTls, member: Arc<Replica>) -> BoxFuture<'static, bo
 
 impl Fleet {
     /// Asks the members that show no sign of life, until `stop` fires.
-    pub(super) async fn probe_until(&self, stop: &CancellationToken) {
+    pub(in crate::fleet) async fn probe_until(&self, stop: &CancellationToken) {
         let (mut asked, mut answers) = (HashSet::new(), FuturesUnordered::new());
         let mut last = Instant::now();
         let mut ticks = interval(TICK);
