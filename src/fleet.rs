@@ -46,6 +46,7 @@ use crate::sealing::{Instance, SealingKeys};
 use crate::sync::{Mutex, MutexGuard};
 pub(crate) use certificate::{ACCEPTED, FleetTls, UPSTREAM};
 use hop::HopPool;
+use hop::probes::{self, Probe};
 pub(crate) use hop::{HopBody, MessageReply};
 pub(crate) use key_status::KeyStatus;
 use known_count::KnownCount;
@@ -53,7 +54,6 @@ pub(crate) use leases::{HeldLease, Lease};
 pub(crate) use records::MemberRecord;
 use records::Records;
 use redis_store::RedisStore;
-pub(crate) use runner::TaskPlace;
 pub use shared_limits::OnStoreDown;
 use shared_limits::SharedLimits;
 pub use status::FleetStatus;
@@ -64,7 +64,7 @@ pub(crate) use store::{SharedAdmission, SharedLimit, StoreAbout, StoreError};
 pub use store_node::{StoreKind, StoreLogin, StoreSettings};
 pub use view::ListsElsewhere;
 pub(crate) use view::Replica;
-use view::{FleetView, shown_lists};
+use view::{FleetView, addresses, shown_lists};
 
 /// Settings of a replica.
 #[derive(Debug, Clone, PartialEq)]
@@ -113,6 +113,7 @@ pub struct Fleet {
     /// Seconds since 1970.
     started: u64,
     store: Box<dyn Store>,
+    probe: Probe,
     records: Records,
     view: Mutex<FleetView>,
     hops: HopPool,
@@ -129,6 +130,12 @@ pub struct Fleet {
     beat_now: Notify,
     /// Number of beginnings and ends of heartbeats; odd during one.
     beats: watch::Sender<u64>,
+    /// Whether the last heartbeat has failed, or one in progress is late.
+    is_store_late: AtomicBool,
+    /// Time since when a heartbeat waits for the reply of the store.
+    asked_at: Mutex<Option<Instant>>,
+    /// Whether the log says that another replica has the address of this one.
+    is_address_taken: AtomicBool,
     metrics: FleetMetrics,
     limits: SharedLimits,
     known_count: KnownCount,
@@ -162,11 +169,17 @@ pub(crate) enum Place {
     Undecided,
 }
 
-/// Process of a fleet, as a replica knows it.
+/// Whereabouts of a process that has something for a client.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum Whereabouts {
+    /// It is this one.
     Itself,
+    /// Another replica.
     Member(Arc<Replica>),
+    /// A replica that cannot be reached at present, or one that this replica cannot know of. It has
+    /// what it had once it is reached.
+    Unreachable,
+    /// It has ended, and all that it had.
     Ended,
 }
 
@@ -183,30 +196,36 @@ impl Fleet {
     /// Creates a replica, which knows no other members before its first heartbeat. In the `state`
     /// folder it keeps their number.
     pub fn new(keys: SealingKeys, settings: FleetSettings, state: Option<&Path>) -> Arc<Self> {
-        let store = Box::new(open_store(&settings));
         let known_count = KnownCount::read(state, &settings.name, settings.expected_replicas);
-        Arc::new(Self { known_count, ..Self::build(keys, settings, store, true) })
+        Arc::new(Self { known_count, ..Self::over_network(keys, settings, true) })
     }
 
     /// Creates a process that knows the members and is none: for upstreams that run on one of them.
     pub(crate) fn observer(keys: SealingKeys, settings: FleetSettings) -> Arc<Self> {
-        let store = open_store(&settings);
-        Self::with_store(keys, settings, Box::new(store), false)
+        Arc::new(Self::over_network(keys, settings, false))
     }
 
+    fn over_network(keys: SealingKeys, settings: FleetSettings, is_member: bool) -> Self {
+        let store = Box::new(open_store(&settings));
+        Self::build(keys, settings, store, Box::new(probes::ask), is_member)
+    }
+
+    #[cfg(test)]
     fn with_store(
         keys: SealingKeys,
         settings: FleetSettings,
         store: Box<dyn Store>,
+        probe: Probe,
         is_member: bool,
     ) -> Arc<Self> {
-        Arc::new(Self::build(keys, settings, store, is_member))
+        Arc::new(Self::build(keys, settings, store, probe, is_member))
     }
 
     fn build(
         keys: SealingKeys,
         settings: FleetSettings,
         store: Box<dyn Store>,
+        probe: Probe,
         is_member: bool,
     ) -> Self {
         let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -222,6 +241,7 @@ impl Fleet {
             settings,
             is_member,
             store,
+            probe,
             draining: AtomicBool::new(false),
             configuration: Mutex::default(),
             running: Mutex::default(),
@@ -230,6 +250,9 @@ impl Fleet {
             late_settings: Mutex::default(),
             beat_now: Notify::new(),
             beats: watch::Sender::new(0),
+            is_store_late: AtomicBool::new(false),
+            asked_at: Mutex::default(),
+            is_address_taken: AtomicBool::new(false),
             metrics: FleetMetrics::default(),
             limits,
             is_forbidden: AtomicBool::new(false),
@@ -296,7 +319,8 @@ impl Fleet {
         condition: impl Fn() -> Condition,
         moved: impl Fn(),
     ) {
-        tokio::join!(self.beat_until(stop, condition, moved), self.settle_limits(stop));
+        let beats = self.beat_until(stop, condition, moved);
+        tokio::join!(beats, self.settle_limits(stop), self.probe_until(stop));
         self.hops.close();
         // The record expires by itself if the store is away.
         let _ = self.store.leave(self.instance().to_string()).await;
@@ -321,8 +345,10 @@ impl Fleet {
             self.limits.end_beat(beat.is_err(), is_slow);
             let is_forbidden = matches!(beat, Err(StoreError::Forbidden(_)));
             self.is_forbidden.store(is_forbidden, Ordering::Relaxed);
+            self.is_store_late.store(beat.is_err(), Ordering::Release);
             self.beats.send_modify(|number| *number += 1);
             self.log_change(&mut is_connected, &beat);
+            self.log_address();
             let pause = if beat == Ok(true) { Duration::ZERO } else { HEARTBEAT };
             tokio::select! {
                 biased;
@@ -352,7 +378,10 @@ impl Fleet {
         };
         let record = self.records.seal_member(&name, &record);
         let beat = self.view().begin_beat(self.is_member.then_some((name, record)));
-        let roster = self.store.heartbeat(beat).await?;
+        *self.asked_at.lock() = Some(Instant::now());
+        let roster = self.store.heartbeat(beat).await;
+        *self.asked_at.lock() = None;
+        let roster = roster?;
         self.limits.learn_contents(&roster);
         let has_more_to_read = roster.claims.has_more() || roster.ended.has_more();
         let (unclaimed, lost_ends, lists) = {
@@ -407,17 +436,37 @@ impl Fleet {
         }
     }
 
-    /// Makes a heartbeat that begins now, and waits until it has ended: for two replies of the
-    /// store, because one that is in progress ends first.
+    fn log_address(&self) {
+        let is_taken = addresses::is_taken(&self.view(), self.instance());
+        if !self.is_address_taken.swap(is_taken, Ordering::AcqRel) && is_taken {
+            let address = &self.settings.address;
+            warn!(address, "{}", addresses::TAKEN);
+        }
+    }
+
+    /// Makes a heartbeat that begins now, and waits until it has ended, after one that is in
+    /// progress: for the time of one reply of the store at most, and not if that is away or late.
     pub(crate) async fn refresh(&self) {
+        let is_late = || self.is_store_late.load(Ordering::Acquire);
+        if is_late() {
+            return;
+        }
         let mut beats = self.beats.subscribe();
         let before = *beats.borrow();
         self.beat_now.notify_one();
         // One that is in progress may not know of what has just happened.
-        let ended = beats.wait_for(|number| *number >= before + before % 2 + 2);
-        if timeout(2 * self.settings.store.timeout, ended).await.is_err() {
+        let ended = beats.wait_for(|number| *number >= before + before % 2 + 2 || is_late());
+        if timeout(self.settings.store.timeout, ended).await.is_err() {
+            // Nothing else waits for it.
+            self.is_store_late.store(true, Ordering::Release);
             self.metrics.store_errors.increment();
         }
+    }
+
+    /// Returns whether a heartbeat waits for the store longer than a request may.
+    fn is_store_silent(&self) -> bool {
+        let asked_at = *self.asked_at.lock();
+        asked_at.is_some_and(|asked_at| asked_at.elapsed() >= self.settings.store.timeout)
     }
 
     fn view(&self) -> MutexGuard<'_, FleetView> {
@@ -443,22 +492,13 @@ impl Fleet {
         view.replied_at().map(|_| others.map(Arc::clone).collect())
     }
 
-    /// Returns another process of the fleet; `None` if it may live, and this replica does not know
-    /// it.
-    pub(crate) fn find(&self, instance: Instance) -> Option<Found> {
-        let view = self.view();
-        let member = view.members().find(|member| member.instance == instance);
-        match member {
-            _ if instance == self.instance() => Some(Found::Itself),
-            Some(member) => Some(Found::Member(Arc::clone(member))),
-            None => view.is_steady().then_some(Found::Ended),
+    /// Returns another replica that is this process and can be reached, also one that is about to
+    /// stop.
+    pub(crate) fn member(&self, is_it: impl Fn(Instance) -> bool) -> Option<Arc<Replica>> {
+        match self.view().find(is_it, Instant::now()) {
+            Whereabouts::Member(member) => Some(member),
+            Whereabouts::Itself | Whereabouts::Unreachable | Whereabouts::Ended => None,
         }
-    }
-
-    /// Returns a member that is there, also one that is about to stop, except this replica.
-    pub(crate) fn member(&self, instance: Instance) -> Option<Arc<Replica>> {
-        let other = instance != self.instance();
-        other.then(|| self.view().reachable(instance, Instant::now())).flatten()
     }
 }
 

@@ -170,6 +170,8 @@ pub(super) struct RequestDetails {
     pub(super) request_number: Option<u64>,
     /// Name of the replica that has sent the request on.
     pub(super) via: Option<Arc<str>>,
+    /// Name of the replica that has got the request and was lost.
+    pub(super) lost_at: Option<Arc<str>>,
     pub(super) http: Option<EntryText>,
     pub(super) revision: Option<Revision>,
     pub(super) method: Option<EntryText>,
@@ -290,6 +292,7 @@ impl RequestEntry {
         };
         out.word("wire", transport);
         out.text("via", details.via.as_deref());
+        out.text("lost_at", details.lost_at.as_deref());
         out.text("http", details.http.as_deref());
         out.text("revision", details.revision.map(Revision::as_str));
         out.text("method", details.method.as_deref());

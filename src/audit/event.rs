@@ -138,6 +138,11 @@ impl AuditEvent {
         self.details(|details| details.via = Some(Arc::clone(replica)));
     }
 
+    /// Records that this replica has got the request and was lost: it may have been executed.
+    pub fn set_lost_at(&self, replica: &Arc<str>) {
+        self.details(|details| details.lost_at = Some(Arc::clone(replica)));
+    }
+
     /// Sets the HTTP method, for requests whose protocol message is not known yet.
     pub fn set_http_method(&self, method: &str) {
         self.details(|details| details.http = Some(http_method(method)));
@@ -171,6 +176,12 @@ impl AuditEvent {
 
     /// Sets revision, method and parameters. The caller takes over: it will end the event.
     pub fn set_request(&self, revision: Revision, method: &str, params: &Object) {
+        self.set_revision(revision);
+        self.set_message(method, params);
+    }
+
+    /// Sets method and parameters. The caller takes over: it will end the event.
+    pub fn set_message(&self, method: &str, params: &Object) {
         let Some(event) = &self.0 else { return };
         let arguments = arguments(event.audit.arguments, method, params);
         // `_meta` is parsed only if it can contain a trace.
@@ -185,7 +196,6 @@ impl AuditEvent {
         self.set_method(method);
         self.open(|open| {
             open.claim();
-            open.details.revision = Some(revision);
             open.details.arguments = arguments;
             open.details.trace = trace.or(open.details.trace.take());
         });

@@ -43,6 +43,8 @@ impl Fleet {
                     return Place::Undecided;
                 }
                 Owner::Unknown => return self.serve_unclaimed(session),
+                // A claim would wait in vain, too.
+                Owner::Gone if self.is_store_silent() => return self.serve_unclaimed(session),
                 Owner::Gone => {}
             }
             let expected = match claim {

@@ -2,9 +2,11 @@
 //!
 //! Invariants: a request is sent once. An attempt that failed before the request was sent returns
 //! it ([`HopError::Unsent`]); after that the other replica may have executed it
-//! ([`HopError::Broken`]). What waits for a replica ends when that is no member any more, also if
-//! its machine or process stands still without a word. A connection carries one request at a time,
-//! and is kept after the response has been read to its end.
+//! ([`HopError::Broken`]). What waits for a replica ends when that is no member any more, or shows
+//! no sign of life, also if its machine or process stands still without a word. A connection
+//! carries one request at a time, and is kept after the response has been read to its end.
+
+pub(super) mod probes;
 
 use std::collections::HashMap;
 use std::io;
@@ -52,12 +54,19 @@ struct IdleHop {
 /// Failed hop.
 #[derive(Debug)]
 pub(super) enum HopError {
-    /// The request was not sent.
-    Unsent(Box<HopRequest>),
-    /// The request was not sent, and no process has the address, or another one.
-    Ended(Box<HopRequest>),
+    /// The request was not sent. The kind of the error is that of the connection, if there is one.
+    Unsent(Box<HopRequest>, Option<io::ErrorKind>),
     /// The request was sent, and there is no response.
     Broken,
+}
+
+impl HopError {
+    /// Returns whether no process has the address of the replica, or another one. A certificate
+    /// names its process, so that of another one is invalid.
+    fn is_of_absent(&self) -> bool {
+        let Self::Unsent(_, Some(kind)) = self else { return false };
+        matches!(kind, io::ErrorKind::ConnectionRefused | io::ErrorKind::InvalidData)
+    }
 }
 
 /// Body of the response of another replica.
@@ -87,7 +96,7 @@ impl HopPool {
                 continue;
             }
             match self.send_on(member, connection, request).await {
-                Err(HopError::Unsent(unsent)) => request = *unsent,
+                Err(HopError::Unsent(unsent, _)) => request = *unsent,
                 sent => return sent,
             }
         }
@@ -96,13 +105,7 @@ impl HopPool {
             Ok(connection) => self.send_on(member, connection, request).await,
             Err(error) => {
                 debug!(member = member.record.name, %error, "replica cannot be reached");
-                Err(match error.kind() {
-                    // A certificate names its process, so that of another one is invalid.
-                    io::ErrorKind::ConnectionRefused | io::ErrorKind::InvalidData => {
-                        HopError::Ended(request.into())
-                    }
-                    _ => HopError::Unsent(request.into()),
-                })
+                Err(HopError::Unsent(request.into(), Some(error.kind())))
             }
         }
     }
@@ -121,7 +124,7 @@ impl HopPool {
                 pool: self.clone(),
             })),
             Err(mut error) => Err(match error.take_message() {
-                Some(unsent) => HopError::Unsent(unsent.into()),
+                Some(unsent) => HopError::Unsent(unsent.into(), None),
                 None => HopError::Broken,
             }),
         }
@@ -174,8 +177,8 @@ impl IdleHop {
 }
 
 impl Fleet {
-    /// Sends a request to another replica. One that refuses connections twice, with a look at its
-    /// record between, counts as gone for some time.
+    /// Sends a request to another replica. One that cannot be reached twice, with a look at its
+    /// record between, is not tried again for some time.
     pub(crate) async fn hop(
         &self,
         member: &Replica,
@@ -196,16 +199,21 @@ impl Fleet {
         request: HopRequest,
     ) -> Result<Response<HopBody>, HopFailure> {
         let request = match self.hops.send(member, request).await {
-            Err(HopError::Unsent(request) | HopError::Ended(request)) => *request,
+            Err(HopError::Unsent(request, _)) => *request,
             Err(HopError::Broken) => return Err(HopFailure::Broken),
             Ok(response) => return Ok(response),
         };
         self.refresh().await;
-        let member = self.member(member.instance).ok_or(HopFailure::Unreachable)?;
+        let member = self.member(|it| it == member.instance).ok_or(HopFailure::Unreachable)?;
         self.hops.send(&member, request).await.map_err(|error| match error {
             HopError::Broken => HopFailure::Broken,
-            HopError::Unsent(_) | HopError::Ended(_) => {
-                self.view().set_unreachable(member.instance, Instant::now());
+            error => {
+                let is_absent = error.is_of_absent();
+                let mut view = self.view();
+                view.set_unreachable(member.instance, Instant::now());
+                if is_absent {
+                    view.pass_over(member.instance);
+                }
                 HopFailure::Unreachable
             }
         })
@@ -241,8 +249,8 @@ impl Fleet {
                         while body.chunk().await.is_some_and(|chunk| chunk.is_ok()) {}
                         return MessageReply::Status(status);
                     }
-                    Err(HopError::Ended(_)) => return MessageReply::Ended,
-                    Err(HopError::Unsent(_) | HopError::Broken) => sleep(RETRY_PAUSE).await,
+                    Err(error) if error.is_of_absent() => return MessageReply::Ended,
+                    Err(_) => sleep(RETRY_PAUSE).await,
                 }
             }
         };

@@ -137,7 +137,7 @@ mod tests {
         BucketReport, Charge, ChargeReply, ClaimReply, ClaimRequest, Heartbeat, Roster, Store,
         StoreAbout, StoredEntry,
     };
-    use super::super::tests::simulation::Dice;
+    use super::super::tests::simulation::{Dice, answered};
     use super::*;
     use crate::ended_sessions::EndedBlock;
     use crate::fleet::FleetSettings;
@@ -329,8 +329,8 @@ mod tests {
     async fn a_late_reply_keeps_no_lease_beyond_its_end() {
         let store = LyingStore::new(1);
         let link = Box::new(Link(Arc::clone(&store)));
-        let fleet =
-            Fleet::with_store(SealingKeys::random(), FleetSettings::of_member("r"), link, true);
+        let settings = FleetSettings::of_member("r");
+        let fleet = Fleet::with_store(SealingKeys::random(), settings, link, answered(), true);
         let lease = fleet.lease("hub");
         let held = lease.acquire().await;
         store.delay.store(5_000, Ordering::Relaxed);
@@ -348,7 +348,8 @@ mod tests {
             let holders = (0..4).map(|number| {
                 let link = Box::new(Link(Arc::clone(&store)));
                 let keys = SealingKeys::random();
-                let fleet = Fleet::with_store(keys, FleetSettings::of_member("r"), link, true);
+                let settings = FleetSettings::of_member("r");
+                let fleet = Fleet::with_store(keys, settings, link, answered(), true);
                 let dice = Dice::new(seed * 10 + number);
                 hold(fleet.lease("hub"), dice, Rc::clone(&uses), seed)
             });

@@ -1,5 +1,5 @@
-//! Places of upstreams: the replica that runs one for all, the one that has the connection of a
-//! client, and the one whose server or session has a task.
+//! Places of upstreams: the replica that runs one for all, and the one that has the connection of a
+//! client.
 
 use std::io;
 use std::pin::Pin;
@@ -19,24 +19,11 @@ use super::{Fleet, HEARTBEAT};
 use crate::sealing::Instance;
 use crate::sha256::sha256;
 
-/// Connection to an upstream on another replica. It ends when that is no member any more, also if
-/// the process stands still.
+/// Connection to an upstream on another replica. It ends when that is no member any more, or shows
+/// no sign of life, also if the process stands still.
 pub(crate) struct RunnerStream {
     stream: TlsStream<TcpStream>,
     gone: Pin<Box<WaitForCancellationFutureOwned>>,
-}
-
-/// Place of a task whose server or session one replica has.
-#[derive(Debug)]
-pub(crate) enum TaskPlace {
-    /// On this replica.
-    Here,
-    /// On another replica.
-    Member(Arc<Replica>),
-    /// Nowhere: its replica has ended.
-    Ended,
-    /// On a replica that cannot be reached at present, or may have ended.
-    Unreachable,
 }
 
 impl Fleet {
@@ -79,33 +66,15 @@ impl Fleet {
     }
 
     /// Returns the replica that has the connection of a client to an upstream; `None` if it is this
-    /// one. All replicas that know and reach the same members return the same one.
+    /// one. All replicas that know the same of the members return the same one.
     pub(crate) fn place_of_connection(&self, client: &str, upstream: &str) -> Option<Instance> {
         let (view, now) = (self.view(), Instant::now());
-        let is_reachable = |it: &Arc<Replica>| view.reachable(it.instance, now).is_some();
-        let serving = view.members().filter(|it| !it.record.draining && is_reachable(it));
+        let serving = view.members().filter(|it| !it.record.draining);
+        let serving = serving.filter(|it| !view.is_passed_over(it.instance, now));
         // The one with the highest hash: when another one joins or leaves, only its own move.
         let rank = |it: &Instance| sha256(format!("{it}/{upstream}/{client}"));
         let place = serving.map(|it| it.instance).max_by_key(rank)?;
         (place != self.instance()).then_some(place)
-    }
-
-    /// Returns the place of a task whose server or session is that of one replica. `is_of` knows
-    /// its number.
-    pub(crate) fn place_of_task(&self, is_of: impl Fn(Instance) -> bool) -> TaskPlace {
-        if is_of(self.instance()) {
-            return TaskPlace::Here;
-        }
-        let view = self.view();
-        match view.members().find(|member| is_of(member.instance)) {
-            Some(member) => match view.reachable(member.instance, Instant::now()) {
-                Some(member) => TaskPlace::Member(member),
-                None => TaskPlace::Unreachable,
-            },
-            // Without a record it may live, if the store does not know all of them.
-            None if view.is_steady() => TaskPlace::Ended,
-            None => TaskPlace::Unreachable,
-        }
     }
 
     /// Waits for the next heartbeat, whether it succeeds or not, or for the time of one.
@@ -121,7 +90,7 @@ impl AsyncRead for RunnerStream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.gone.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(io::Error::other("the replica that runs it is gone")));
+            return Poll::Ready(Err(gone()));
         }
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
@@ -133,6 +102,9 @@ impl AsyncWrite for RunnerStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if self.gone.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(gone()));
+        }
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -143,4 +115,8 @@ impl AsyncWrite for RunnerStream {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the replica that runs it is gone, or shows no sign of life")
 }

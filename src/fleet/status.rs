@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::key_status::{self, KeyStatus};
 use super::records::Records;
 use super::redis_store::RedisStore;
 use super::store::{Heartbeat, Store, StoreAbout, StoreError};
-use super::view::{FleetView, Replica};
+use super::view::{FleetView, Replica, addresses};
 use super::{Fleet, FleetSettings, HEARTBEAT};
 use crate::metrics::{Counter, Histogram};
 use crate::sealing::SealingKeys;
@@ -93,6 +93,12 @@ impl FleetReport {
         let (records, mut view) = (Records::new(keys), FleetView::new(keys.instance()));
         let (claims, key_use) = (roster.claims.count, roster.key_use.clone());
         view.update(roster, &records, Instant::now());
+        if addresses::may_be_shared(&view) {
+            // Those that live renew their records.
+            sleep(2 * HEARTBEAT).await;
+            let later = store.heartbeat(Heartbeat::default()).await?;
+            view.update(later, &records, Instant::now());
+        }
         let mut differences = differences(&view);
         differences.extend(key_status::problems(keys, &view, &key_use, session_max_age));
         let keys = key_status::status(keys, &view, &key_use, session_max_age);
@@ -122,8 +128,11 @@ impl Fleet {
         if self.is_forbidden.load(Ordering::Relaxed) {
             return Some("the store of the fleet does not allow commands that Weir needs");
         }
-        let is_alone = self.view().has_foreign_key();
-        is_alone.then_some("the other replicas of the fleet have other keys")
+        let view = self.view();
+        if view.has_foreign_key() {
+            return Some("the other replicas of the fleet have other keys");
+        }
+        addresses::is_taken(&view, self.instance()).then_some(addresses::TAKEN)
     }
 
     /// Returns whether the store has replied a moment ago.
@@ -178,7 +187,9 @@ fn differences(view: &FleetView) -> Vec<String> {
             .to_owned()
     });
     let differences = [several("versions", versions), several("configurations", configurations)];
-    differences.into_iter().chain([lists]).flatten().chain(key_status::conflicts(view)).collect()
+    let differences =
+        differences.into_iter().chain([lists]).flatten().chain(key_status::conflicts(view));
+    differences.chain(addresses::conflicts(view)).collect()
 }
 
 #[cfg(test)]

@@ -10,6 +10,9 @@
 //! have lost some, and now and then: a store that has gone back to earlier contents may have given
 //! the numbers that are known to other claims since.
 
+pub(super) mod addresses;
+mod signs;
+
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -20,17 +23,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::PlacedSession;
 use super::records::{Claim, MemberRecord, Records};
-use super::store::{Heartbeat, MAX_CLAIMS, MEMBER_TTL, Roster, StoredEntry, TablePage};
+use super::store::{Heartbeat, MAX_CLAIMS, Roster, StoredEntry, TablePage};
 use super::table_reading::{PageEnd, TableReading};
 use crate::ended_sessions::{BlockName, EndedBlock, EndedSessions, SessionNumber};
 use crate::sealing::{Instance, KeyId};
+use signs::Signs;
+pub(super) use signs::TICK;
 
 /// Replica, as the others know it.
 #[derive(Debug, Clone)]
 pub(crate) struct Replica {
     pub(crate) instance: Instance,
     pub(crate) record: MemberRecord,
-    /// Fires when it is no member any more: what waits for it waits in vain.
+    /// Fires when it is no member any more, or silent: what waits for it waits in vain.
     pub(super) gone: CancellationToken,
 }
 
@@ -48,8 +53,7 @@ pub(super) struct FleetView {
     /// This replica.
     itself: Instance,
     members: HashMap<Instance, Arc<Replica>>,
-    /// Members that refused connections, with the time until which they are not tried again.
-    unreachable: HashMap<Instance, Instant>,
+    signs: Signs,
     /// Numbers of members whose records do not open with the keys of this replica, by the names of
     /// the keys with which they are sealed.
     unreadable: BTreeMap<String, usize>,
@@ -103,7 +107,7 @@ impl FleetView {
         Self {
             itself,
             members: HashMap::new(),
-            unreachable: HashMap::new(),
+            signs: Signs::default(),
             unreadable: BTreeMap::new(),
             claims: HashMap::new(),
             claims_read: TableReading::default(),
@@ -138,6 +142,7 @@ impl FleetView {
         for (name, text) in &roster.members {
             match records.open_member(name, text) {
                 Some((instance, record)) => {
+                    self.signs.read(instance, text);
                     let known = self.members.remove(&instance);
                     let gone = known.map(|known| known.gone.clone()).unwrap_or_default();
                     members.insert(instance, Arc::new(Replica { instance, record, gone }));
@@ -157,8 +162,7 @@ impl FleetView {
         }
         self.members.values().for_each(|member| member.gone.cancel());
         self.members = members;
-        self.unreachable
-            .retain(|instance, until| *until > now && self.members.contains_key(instance));
+        self.signs.retain(|instance| self.members.contains_key(instance));
         self.update_claims(roster.claims, records, now);
         self.update_ended(roster.ended);
         if was_away {
@@ -331,15 +335,20 @@ impl FleetView {
 
     /// Returns a member that can be reached, also one that is about to stop.
     pub(super) fn reachable(&self, instance: Instance, now: Instant) -> Option<Arc<Replica>> {
-        let is_refused = self.unreachable.get(&instance).is_some_and(|until| *until > now);
-        self.members.get(&instance).filter(|_| !is_refused).map(Arc::clone)
+        let is_reachable = !self.signs.is_unreachable(instance, now);
+        self.members.get(&instance).filter(|_| is_reachable).map(Arc::clone)
     }
 
-    /// Records that a member refuses connections. For some time its sessions count as without an
+    /// Returns whether there is such a member, which may not be reachable.
+    pub(super) fn has_member(&self, instance: Instance) -> bool {
+        self.members.contains_key(&instance)
+    }
+
+    /// Records that a member cannot be reached. For some time its sessions count as without an
     /// owner.
     pub(super) fn set_unreachable(&mut self, instance: Instance, now: Instant) {
-        if self.members.contains_key(&instance) {
-            self.unreachable.insert(instance, now + MEMBER_TTL);
+        if self.has_member(instance) {
+            self.signs.set_unreachable(instance, now);
         }
     }
 
@@ -445,21 +454,22 @@ pub(super) const MAX_CLAIMED_PER_BEAT: usize = 20;
 mod tests {
     use super::super::table_reading::{MODULUS, weight};
     use super::*;
+    use crate::fleet::store::MEMBER_TTL;
     use crate::sealing::SealingKeys;
 
-    struct World {
+    pub(super) struct World {
         keys: Vec<SealingKeys>,
-        records: Vec<Records>,
+        pub(super) records: Vec<Records>,
     }
 
     impl World {
-        fn new() -> Self {
+        pub(super) fn new() -> Self {
             let first = SealingKeys::random();
             let keys = vec![first.clone(), first.of_another_process(), first.of_another_process()];
             Self { records: keys.iter().map(Records::new).collect(), keys }
         }
 
-        fn instance(&self, at: usize) -> Instance {
+        pub(super) fn instance(&self, at: usize) -> Instance {
             self.keys[at].instance()
         }
 
@@ -471,7 +481,7 @@ mod tests {
             (name, text)
         }
 
-        fn roster(&self, steady: u64, members: &[usize]) -> Roster {
+        pub(super) fn roster(&self, steady: u64, members: &[usize]) -> Roster {
             let members = members.iter().map(|at| self.member(*at, false)).collect();
             Roster { steady: Duration::from_secs(steady), members, ..Roster::default() }
         }
@@ -515,7 +525,7 @@ mod tests {
         BlockName::parse(&entry.name).expect("a name")
     }
 
-    fn heartbeat(view: &mut FleetView, roster: Roster, records: &Records, now: Instant) {
+    pub(super) fn heartbeat(view: &mut FleetView, roster: Roster, records: &Records, now: Instant) {
         view.begin_beat(None);
         view.update(roster, records, now);
     }

@@ -17,8 +17,9 @@ use super::{Gateway, Inspectors};
 use crate::catalog::Catalog;
 use crate::gateway::last_lists::LastLists;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::revision::Era;
 use crate::policy::Policy;
-use crate::upstream::{Sharing, Upstream, UpstreamSource};
+use crate::upstream::{ConnectionStatus, Sharing, Upstream, UpstreamSource};
 
 /// Immutable state of the gateway for one configuration.
 pub struct ConfigSnapshot {
@@ -156,6 +157,14 @@ fn is_same_server(one: &Upstream, other: &Upstream) -> bool {
 /// Whether each client has a connection of its own to the upstream.
 pub(super) fn has_own_connections(upstream: &Upstream) -> bool {
     matches!(upstream.settings().sharing, Sharing::Client)
+}
+
+/// The era of an upstream; `None` while it is not connected.
+pub(super) fn era_of(upstream: &Upstream) -> Option<Era> {
+    match &*upstream.status().borrow() {
+        ConnectionStatus::Up(about) => Some(about.era()),
+        _ => None,
+    }
 }
 
 /// Stops an upstream that has not stopped by itself within `grace`.

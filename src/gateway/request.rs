@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use super::config_snapshot::has_own_connections;
+use super::config_snapshot::{era_of, has_own_connections};
 use super::error::GUARD;
 use super::response_checks::{Inspection, ResponseChecks};
 use super::task_handles::{TaskIdRewriter, TaskRef};
@@ -240,6 +240,20 @@ impl ClientContext {
         let item = self.find_requested(revision, Some(&requested)).await?;
         let is_own = has_own_connections(self.config.upstream(&item.upstream));
         is_own.then(|| item.upstream.clone())
+    }
+
+    /// Returns whether the upstream of a request handles input requests itself, so that a
+    /// `requestState` in the request is its own.
+    pub async fn passes_states_on(
+        &self,
+        revision: Revision,
+        method: &str,
+        params: &Object,
+    ) -> bool {
+        let Some(requested) = ItemRequest::requested(method, params) else { return false };
+        let item = self.find_requested(revision, Some(&requested)).await;
+        let era = item.and_then(|item| era_of(self.config.upstream(&item.upstream)));
+        era == Some(Era::Modern)
     }
 
     /// The item with this key, if the client can reach it.

@@ -11,6 +11,7 @@
 
 use std::borrow::Cow;
 
+use super::config_snapshot::era_of;
 use super::error::upstream_error;
 use super::{Admission, ClientContext, Error, ResolvedItem, SuspendedRequest};
 use crate::gateway::suspended::table::{RequestKey, TableFull};
@@ -19,7 +20,7 @@ use crate::jsonrpc;
 use crate::mcp::call::{CallContext, CallOutcome, ItemRequest, Method};
 use crate::mcp::input_request::{INPUT_RESPONSES, InputRequest, InputResponse, REQUEST_STATE};
 use crate::mcp::revision::Era;
-use crate::upstream::{self, ConnectionStatus, Upstream};
+use crate::upstream;
 
 /// Input that a modern client is asked for: it sends the request again with the responses and this
 /// state.
@@ -179,14 +180,6 @@ fn input_responses(
 /// The `requestState` of a request, if it has one.
 pub(super) fn state_of(params: &Object) -> Option<Cow<'_, str>> {
     params.get_string(REQUEST_STATE)
-}
-
-/// The era of an upstream; `None` while it is not connected.
-fn era_of(upstream: &Upstream) -> Option<Era> {
-    match &*upstream.status().borrow() {
-        ConnectionStatus::Up(about) => Some(about.era()),
-        _ => None,
-    }
 }
 
 fn bad(text: impl Into<String>) -> Error {

@@ -96,3 +96,28 @@ async fn a_command_waits_longer_for_the_store_than_a_request() {
         assert_eq!(code, 0, "{command}: {text}");
     }
 }
+
+#[tokio::test]
+async fn replicas_with_the_same_address_are_told_and_the_later_one_is_not_ready() {
+    let address = format!("127.0.0.1:{}", crate::lab::ports::free_port());
+    let fleet = format!("advertise = {address:?}\n");
+    let replicas = Replicas::start_with(2, "", &fleet).await;
+    let is_said = |_, text: &str| {
+        // The page wraps its lines.
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let is_said = text.contains(&format!("have the same address {address}"));
+        is_said && ["replica-0", "replica-1"].iter().all(|name| text.contains(name))
+    };
+    for command in ["status", "fleet"] {
+        replicas.until_command(0, command, is_said).await;
+    }
+    let health = [0, 1].map(|number| replicas.command(number, "health"));
+    let unready: Vec<_> = health.iter().filter(|(code, _)| *code != 0).collect();
+    let [(_, text)] = &unready[..] else { panic!("{health:?}") };
+    assert!(text.contains("advertise"), "{text}");
+    let is_logged = |number: usize| {
+        let log = replicas[number].log();
+        log.iter().any(|line| line.contains("has the address of this one"))
+    };
+    assert!(is_logged(0) != is_logged(1));
+}

@@ -18,9 +18,18 @@ use crate::replicas::{DEFAULT_STORE_WAIT, HUB, Replicas, weir};
 
 /// Starts replicas whose links to the store and to each other can be cut.
 async fn linked(count: usize, config: &str) -> (Replicas, Links) {
+    linked_with(count, config, DEFAULT_STORE_WAIT).await
+}
+
+/// Like [`linked`], with replicas that wait for the store for this time.
+pub(crate) async fn linked_with(
+    count: usize,
+    config: &str,
+    store_wait: &'static str,
+) -> (Replicas, Links) {
     let links = Links::new();
     let mut replicas = Replicas::prepare(TestStore::start().await, config, "").await;
-    replicas.store_wait = DEFAULT_STORE_WAIT;
+    replicas.store_wait = store_wait;
     let store = format!("127.0.0.1:{}", replicas.store.port);
     for _ in 0..count {
         let number = replicas.reserve();

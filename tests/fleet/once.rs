@@ -102,7 +102,7 @@ impl World {
     }
 }
 
-fn descendants(process: u32) -> Vec<u32> {
+pub(crate) fn descendants(process: u32) -> Vec<u32> {
     let mut found = children(process);
     let mut at = 0;
     while at < found.len() {

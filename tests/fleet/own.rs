@@ -5,22 +5,22 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::lab::client::Revision;
+use crate::lab::client::{Client, Outcome, Revision};
 use crate::lab::example;
 use crate::replicas::Replicas;
 
 /// Name of the server that each client has for itself.
 const OWN: &str = "own";
 
-struct World {
-    replicas: Replicas,
+pub(crate) struct World {
+    pub(crate) replicas: Replicas,
     folder: PathBuf,
     /// Removes the folder at the end.
     _folder: tempfile::TempDir,
 }
 
 impl World {
-    async fn start(count: usize) -> Self {
+    pub(crate) async fn start(count: usize) -> Self {
         let made = tempfile::TempDir::new().expect("a folder");
         let folder = made.path().to_owned();
         fs::write(folder.join("script.json"), "{}").expect("written");
@@ -36,8 +36,19 @@ impl World {
     }
 
     /// Number of processes of the server that were started.
-    fn processes(&self) -> usize {
+    pub(crate) fn processes(&self) -> usize {
         fs::read_to_string(self.folder.join("pids")).unwrap_or_default().lines().count()
+    }
+
+    pub(crate) async fn call(&self, client: &mut Client, nonce: &str) -> Outcome {
+        client.call(OWN, json!({ "nonce": nonce })).await
+    }
+
+    /// Opens the connection of a client with its first call, and returns its replica.
+    pub(crate) async fn open_connection(&self, client: &mut Client) -> usize {
+        assert!(self.call(client, "first").await.is_result());
+        let holds = |number: &usize| self.replicas[*number].resources().children > 1;
+        self.replicas.numbers().find(holds).expect("a replica has it")
     }
 }
 
@@ -55,8 +66,7 @@ async fn a_client_without_sessions_has_one_connection_in_the_whole_fleet() {
     let executed = fs::read_to_string(world.folder.join("executed")).expect("written");
     assert_eq!(executed.lines().count(), 9, "{executed}");
     // If its replica is killed, another one opens it anew.
-    let holds = |number: &usize| world.replicas[*number].resources().children > 1;
-    let place = world.replicas.numbers().find(holds).expect("a replica has it");
+    let place = world.open_connection(&mut client).await;
     world.replicas.kill(place).await;
     let before = world.processes();
     for known in [3, 2] {

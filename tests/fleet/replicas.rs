@@ -19,7 +19,7 @@ pub(crate) const HUB: &str = "hub";
 
 /// Wait for a reply of the store in most tests: with the default, a store that is late on a busy
 /// machine would decide what they see.
-const PATIENT: &str = "5s";
+pub(crate) const PATIENT: &str = "5s";
 /// Default of that wait, for tests in which the store is away or late.
 pub(crate) const DEFAULT_STORE_WAIT: &str = "50ms";
 

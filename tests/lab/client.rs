@@ -265,7 +265,7 @@ impl Client {
 
     /// Posts a message and returns the status, whether the body is an event stream, and the body as
     /// far as it arrived.
-    async fn post(
+    pub(crate) async fn post(
         &mut self,
         message: String,
         about: Option<(&str, Option<String>)>,

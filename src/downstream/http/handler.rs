@@ -280,23 +280,34 @@ async fn forward_placed(
     // Only a call is resumed. A listen that stays open is not ended when its client is removed.
     let is_call = crate::mcp::call::Method::of(method).is_some();
     let state = params.get_string("requestState").filter(|_| is_call);
-    if let Some((instance, _)) = state.as_deref().and_then(Instance::split_named) {
-        return Box::pin(hop::forward_to(request, client, instance)).await;
+    if let Some((instance, _)) = state.as_deref().and_then(Instance::split_named)
+        // A server that handles the rounds itself may name its states in the same way.
+        && (fleet.has_member(instance)
+            || !client.passes_states_on(Revision::NEWEST, method, params).await)
+    {
+        let what = "the call of this `requestState`";
+        return Box::pin(hop::forward_to(request, client, instance, what)).await;
     }
     let upstream = client.upstream_with_own_connection(Revision::NEWEST, method, params).await;
     let Some(upstream) = upstream else { return Ok(None) };
-    // A replica that cannot be reached has no place from then on, and all agree about the next one.
-    for _ in 0..MAX_PLACES {
-        let place = fleet.place_of_connection(&client.principal().name, upstream.as_str());
-        let Some(instance) = place else { break };
-        if let Some(response) = Box::pin(hop::forward_to(request, client, instance)).await? {
-            return Ok(Some(response));
+    let place = || fleet.place_of_connection(&client.principal().name, upstream.as_str());
+    let (mut sought, mut tries) = (place(), 0);
+    while let Some(instance) = sought {
+        let what = "the connection of this client to the server";
+        let sent = Box::pin(hop::forward_to(request, client, instance, what)).await;
+        tries += 1;
+        sought = place();
+        match sent {
+            Ok(None) if tries < MAX_PLACES => {}
+            // It is opened elsewhere, if that replica has ended or refuses connections.
+            Err(_) if sought != Some(instance) && tries < MAX_PLACES => {}
+            sent => return sent,
         }
     }
     Ok(None)
 }
 
-/// Replicas that are tried for a client's own connection to an upstream.
+/// Replicas at which the connection of a client is looked for.
 const MAX_PLACES: usize = 3;
 /// Delay after which a client may retry during shutdown.
 const CLOSING_RETRY: Duration = Duration::from_secs(1);

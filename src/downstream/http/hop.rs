@@ -9,6 +9,7 @@
 //! another replica, whose certificate proves that it belongs to the fleet.
 
 pub(super) mod delivery;
+mod relay;
 pub(super) mod tasks;
 
 use std::net::SocketAddr;
@@ -18,26 +19,34 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt, future, stream};
+use futures::FutureExt;
 use http_body_util::Full;
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HeaderMap, HeaderName, HeaderValue, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
 };
 use hyper::http::request::Parts;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, StatusCode};
 
 use super::ClientConnection;
 use super::connection::replicas::{HopPurpose, RequestOrigin};
 use super::request::HttpRequest;
 use super::response_body::{self, HttpRefusal, HttpResponse};
 use crate::downstream::response::{ClientResponse, results};
-use crate::fleet::{Fleet, HopBody, HopFailure, Replica};
+use crate::fleet::{Fleet, HopFailure, Replica, Whereabouts};
 use crate::gateway::ClientContext;
 use crate::jsonrpc::{Id, Message};
-use crate::mcp::call::PayloadBroken;
 use crate::sealing::Instance;
+use relay::SentRequest;
+
+/// Result of sending a request on.
+enum SentOn {
+    Response(Box<HttpResponse>),
+    /// The other replica does not have the session, and has executed nothing.
+    Misdirected,
+    /// The other replica cannot be reached. Nothing was sent.
+    Unreachable,
+}
 
 /// Sends a request on to another replica, and returns its response; `None` if that one cannot be
 /// reached, or does not have the session: then nothing was executed.
@@ -47,44 +56,72 @@ pub(super) async fn forward(
     fleet: &Fleet,
     member: &Replica,
 ) -> Result<Option<HttpResponse>, HttpRefusal> {
+    Ok(match send_on(request, client, fleet, member).await? {
+        SentOn::Response(response) => Some(*response),
+        SentOn::Misdirected | SentOn::Unreachable => None,
+    })
+}
+
+async fn send_on(
+    request: &HttpRequest,
+    client: &ClientContext,
+    fleet: &Fleet,
+    member: &Replica,
+) -> Result<SentOn, HttpRefusal> {
     let state = &request.state;
     let permit = permit(request, client).ok_or_else(|| results::too_busy(HOP_RETRY))?;
+    let sent = SentRequest::new(request, member);
     match fleet.hop(member, forwarded(request, fleet, request.text.clone())).await {
         Ok(response) if response.status() == StatusCode::MISDIRECTED_REQUEST => {
             // It knows of a claim that this replica has not read yet.
             fleet.refresh().await;
-            Ok(None)
+            Ok(SentOn::Misdirected)
         }
         Ok(response) => {
-            // The other replica records it.
-            request.audit_event.discard();
             // The stream for notifications does not end by itself, unlike that of a call.
             let end = (request.parts.method == Method::GET).then(|| {
                 let (stop, identity) = (state.stop.clone(), client.identity());
                 let end = async move { stop.run_until_cancelled(identity.revoked()).await };
                 end.map(Option::unwrap_or_default).boxed()
             });
-            Ok(Some(relayed(response, permit, end)))
+            Ok(SentOn::Response(relay::relayed(response, sent, permit, end).into()))
         }
-        Err(HopFailure::Unreachable) => Ok(None),
-        Err(HopFailure::Broken) => {
-            let refused = ClientResponse::refused(id_of(&request.text).as_ref(), &results::lost());
-            Ok(Some(response_body::json(refused)))
-        }
+        Err(HopFailure::Unreachable) => Ok(SentOn::Unreachable),
+        Err(HopFailure::Broken) => Ok(SentOn::Response(response_body::json(sent.lost()).into())),
     }
 }
 
-/// Sends a request on to the replica that is this process; `None` if it is this one, or has ended,
-/// or if the request was sent on before.
+/// Sends a request on to the replica that is this process, and has `what` the request needs; `None`
+/// if it is this one, or has ended, or if the request was sent on before. One that cannot be
+/// reached has not ended: the client has to repeat the request.
 pub(super) async fn forward_to(
     request: &HttpRequest,
     client: &ClientContext,
     instance: Instance,
+    what: &str,
 ) -> Result<Option<HttpResponse>, HttpRefusal> {
     let fleet = request.state.fleet().filter(|_| !request.connection.is_forwarded());
-    let member = fleet.and_then(|fleet| Some((fleet, fleet.member(instance)?)));
-    let Some((fleet, member)) = member else { return Ok(None) };
-    forward(request, client, fleet, &member).await
+    let Some(fleet) = fleet else { return Ok(None) };
+    if let Whereabouts::Member(member) = fleet.find(instance).await {
+        match send_on(request, client, fleet, &member).await? {
+            SentOn::Response(response) => return Ok(Some(*response)),
+            SentOn::Misdirected => return Ok(None),
+            SentOn::Unreachable => {}
+        }
+    }
+    match fleet.find(instance).await {
+        Whereabouts::Itself | Whereabouts::Ended => Ok(None),
+        Whereabouts::Member(_) | Whereabouts::Unreachable => Err(unreachable(request, what)),
+    }
+}
+
+/// Error: the replica that has what a request needs cannot be reached at present.
+pub(super) fn unreachable(request: &HttpRequest, what: &str) -> HttpRefusal {
+    let text = format!(
+        "the replica that has {what} cannot be reached at present: repeat the same request"
+    );
+    let refused = results::unavailable(&text, REACH_RETRY);
+    ClientResponse::refused(id_of(&request.text).as_ref(), &refused).into()
 }
 
 /// Counts a request of a client that is at another replica; `None` if there are too many.
@@ -151,37 +188,13 @@ fn forwarded_to(
     copy
 }
 
+/// Removes the headers that are about one connection.
 fn remove_connection_headers(headers: &mut HeaderMap) {
     for name in
         [CONNECTION, CONTENT_LENGTH, EXPECT, KEEP_ALIVE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE]
     {
         headers.remove(name);
     }
-}
-
-/// Turns the response of another replica into that for the client, unread; it ends when `end` is
-/// ready.
-fn relayed(
-    response: Response<HopBody>,
-    permit: impl Send + 'static,
-    end: Option<BoxFuture<'static, ()>>,
-) -> HttpResponse {
-    let (mut parts, body) = response.into_parts();
-    let length = parts.headers.get(CONTENT_LENGTH).cloned();
-    remove_connection_headers(&mut parts.headers);
-    if let Some(length) = length {
-        parts.headers.insert(CONTENT_LENGTH, length);
-    }
-    let chunks = stream::unfold((body, permit), |(mut body, permit)| async {
-        let chunk = body.chunk().await?;
-        let named = |error| PayloadBroken(format!("the replica that runs it: {error}"));
-        Some((chunk.map_err(named), (body, permit)))
-    });
-    let end = end.unwrap_or_else(|| future::pending().boxed());
-    let mut relayed = response_body::relay(chunks.take_until(end));
-    *relayed.status_mut() = parts.status;
-    *relayed.headers_mut() = parts.headers;
-    relayed
 }
 
 // === The other side ===
@@ -231,6 +244,8 @@ const CALLS: HeaderName = HeaderName::from_static("weir-calls");
 const DELIVER: &str = "deliver";
 const ASK: &str = "ask";
 const OWN_HEADERS: [HeaderName; 4] = [REPLICA, CLIENT_ADDRESS, CLIENT_CERTIFICATE, CALLS];
+/// Delay after which a request may be repeated whose replica could not be reached.
+const REACH_RETRY: Duration = Duration::from_secs(1);
 /// Delay after which a client with too many of them may retry.
 const HOP_RETRY: Duration = Duration::from_secs(1);
 /// Most requests of one client that are at other replicas.

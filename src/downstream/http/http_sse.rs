@@ -31,7 +31,6 @@ use crate::audit::{SessionMark, TransportKind};
 use crate::downstream::response::{ClientResponse, results};
 use crate::downstream::stream_session::{StreamMessage, StreamRules, StreamSession};
 use crate::downstream::{ClientQuota, ServerState};
-use crate::fleet::Found;
 use crate::gateway::ClientContext;
 use crate::jsonrpc::Message;
 use crate::sealing::Instance;
@@ -144,17 +143,9 @@ async fn forward(
     let owner = Instance::split_named(id).filter(|_| request.state.fleet().is_some());
     let Some((instance, _)) = owner else { return Err(session_ended(&request.state)) };
     request.read_text().await?;
-    if let Some(response) = hop::forward_to(request, client, instance).await? {
-        return Ok(response);
-    }
-    match request.state.fleet().and_then(|fleet| fleet.find(instance)) {
-        Some(Found::Itself | Found::Ended) => Err(session_ended(&request.state)),
-        Some(Found::Member(_)) | None => {
-            let text = "the replica that has the session cannot be reached at present: \
-                        send the same message again";
-            Err(results::unavailable(text, STREAM_RETRY).into())
-        }
-    }
+    let forwarded =
+        hop::forward_to(request, client, instance, "the stream of this session").await?;
+    forwarded.ok_or_else(|| session_ended(&request.state))
 }
 
 /// Parses the session id. An id has no character that would be escaped.

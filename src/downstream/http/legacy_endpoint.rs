@@ -165,6 +165,11 @@ pub(super) async fn get(
     client: &ClientContext,
 ) -> Result<HttpResponse, HttpRefusal> {
     head::check_get(request.headers())?;
+    if request.state.settings.resumable
+        && let Some(response) = resume::forward(request, client).await?
+    {
+        return Ok(response);
+    }
     let session = find_session(request, client).await?;
     request.require_memory()?;
     match request.state.settings.resumable {

@@ -11,13 +11,14 @@ use hyper::StatusCode;
 use hyper::header::HeaderName;
 use tokio_util::sync::CancellationToken;
 
+use super::hop;
 use super::request::HttpRequest;
 use super::response_body::{self, HttpRefusal, HttpResponse};
 use super::sse_streams::{self, has_initial_event, initial_event};
 use crate::downstream::host_check;
 use crate::downstream::response::ResponseFuture;
 use crate::downstream::session::SessionGuard;
-use crate::downstream::session::event_store::{EventReader, EventWriter, StreamKind};
+use crate::downstream::session::event_store::{EventReader, EventStore, EventWriter, StreamKind};
 use crate::gateway::ClientContext;
 use crate::mcp::call::PayloadBroken;
 use crate::sse::{KEEP_ALIVE, write_numbered};
@@ -91,6 +92,19 @@ async fn write(
     messages.rest(done.is_some()).for_each(|message| writer.push(message));
     if let Some(text) = done.and_then(|done| done.text.into_whole()) {
         writer.push(text);
+    }
+}
+
+/// Sends the resumption of the stream of a call on to the replica that has its events, if that is
+/// another one.
+pub(super) async fn forward(
+    request: &HttpRequest,
+    client: &ClientContext,
+) -> Result<Option<HttpResponse>, HttpRefusal> {
+    let last_event_id = host_check::single_value(request.headers(), &LAST_EVENT_ID);
+    match last_event_id.and_then(EventStore::process_of_call) {
+        Some(process) => hop::forward_to(request, client, process, "the next events").await,
+        None => Ok(None),
     }
 }
 

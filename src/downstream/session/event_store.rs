@@ -172,6 +172,12 @@ impl EventStore {
         Some((writer, self.reader(stream, number + 1)?))
     }
 
+    /// Returns the process that has the stream of a call, by an event id of that.
+    pub(crate) fn process_of_call(id: &str) -> Option<Instance> {
+        let (instance, stream) = Instance::split_named(id)?;
+        stream.starts_with(StreamKind::Call.letter()).then_some(instance)
+    }
+
     /// Returns whether an event id is of the standalone stream of another process: this one knows
     /// what to send on it, since it notifies the client of every list.
     pub(crate) fn is_of_ended_process(&self, id: &str) -> bool {

@@ -19,7 +19,7 @@ use super::super::FleetSettings;
 use super::super::limit_reports::LimitReports;
 use super::super::store::{Charge, MEMBER_TTL, SharedAdmission, SharedLimit};
 use super::super::{Condition, Fleet, HEARTBEAT, OnStoreDown};
-use super::simulation::{Contents, Dice, SimulatedStore, StoreLink};
+use super::simulation::{Contents, Dice, SimulatedStore, StoreLink, answered};
 use crate::rate_limit::RequestRate;
 use crate::sealing::SealingKeys;
 
@@ -58,7 +58,8 @@ impl World {
             let mut settings = FleetSettings::of_member(&format!("r{at}"));
             settings.on_store_down = handling;
             let store = Box::new(Arc::clone(&link));
-            (Fleet::with_store(keys.of_another_process(), settings, store, true), link)
+            let keys = keys.of_another_process();
+            (Fleet::with_store(keys, settings, store, answered(), true), link)
         });
         Self { replicas: replicas.collect(), store, stop: CancellationToken::new() }
     }

@@ -4,9 +4,9 @@
 //! `WEIR_SEEDS=n` runs so many.
 //!
 //! What is shown: a replica whose store has been truthful for some time serves no session
-//! of another owner, and none that has ended; no limit is exceeded then; when all faults are over,
-//! all replicas agree on one owner of each session after a few heartbeats, and the store knows all
-//! requests in progress.
+//! of another owner, and none that has ended; no limit is exceeded then; it says of no replica that
+//! lives and has had no faults that it has ended; when all faults are over, all replicas agree on
+//! one owner of each session after a few heartbeats, and the store knows all requests in progress.
 
 use std::collections::{BTreeMap, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::super::hop::probes::Probe;
 use super::super::limit_reports::REMEMBERED;
 use super::super::records::{Claim, Records};
 use super::super::shared_limits::SETTLING;
@@ -30,11 +31,18 @@ use super::super::store::{
 };
 use super::super::table_reading::{MODULUS, weight};
 use super::super::view::STEADY;
-use super::super::{Condition, Fleet, FleetSettings, HEARTBEAT, Place, PlacedSession};
+use super::super::{
+    Condition, Fleet, FleetSettings, HEARTBEAT, Place, PlacedSession, Whereabouts,
+};
 use super::bucket_contents::BucketContents;
 use crate::ended_sessions::{BlockName, EndedBlock, EndedSessions, SessionNumber};
-use crate::sealing::SealingKeys;
+use crate::sealing::{Instance, SealingKeys};
 use crate::sync::Mutex;
+
+/// Probe that each replica answers.
+pub(in crate::fleet) fn answered() -> Probe {
+    Box::new(|_, _| async { true }.boxed())
+}
 
 // === The store ===
 
@@ -296,6 +304,11 @@ impl StoreLink {
 impl Store for Arc<StoreLink> {
     fn heartbeat(&self, beat: Heartbeat) -> BoxFuture<'_, Result<Roster, StoreError>> {
         async move {
+            let is_new = self.connection.lock().is_none();
+            if is_new && self.is_away() {
+                sleep(Duration::from_millis(30)).await;
+                return self.fail(StoreError::Away);
+            }
             let is_new = {
                 let generation = self.store.generation.load(Ordering::Relaxed);
                 let mut connection = self.connection.lock();
@@ -417,9 +430,29 @@ impl Dice {
 
 // === Replicas ===
 
+/// Network between the replicas.
+#[derive(Default)]
+struct Network {
+    /// Names of the replicas that run.
+    running: HashSet<String>,
+    /// Pairs of replicas that do not reach each other.
+    split: HashSet<(String, String)>,
+}
+
+impl Network {
+    fn pair(one: &str, other: &str) -> (String, String) {
+        (one.min(other).to_owned(), one.max(other).to_owned())
+    }
+
+    fn reaches(&self, from: &str, to: &str) -> bool {
+        self.running.contains(to) && !self.split.contains(&Self::pair(from, to))
+    }
+}
+
 /// A replica with the sessions in its memory.
 struct SimulatedReplica {
     name: String,
+    started: Instant,
     fleet: Arc<Fleet>,
     link: Arc<StoreLink>,
     /// Sessions in its memory, without those that it has given up.
@@ -480,11 +513,12 @@ struct Simulation {
     store: Arc<SimulatedStore>,
     replicas: Vec<(Arc<SimulatedReplica>, JoinHandle<()>)>,
     started: usize,
+    /// Processes of all replicas that were ever started.
+    processes: Vec<Instance>,
     sessions: Vec<PlacedSession>,
     /// Sessions with numbers that have ended, as long as the store or a replica knows it.
     ended: Vec<PlacedSession>,
-    /// Pairs of replicas that do not reach each other.
-    split: HashSet<(String, String)>,
+    network: Arc<Mutex<Network>>,
     /// Earlier contents of the store, and their time.
     earlier: Vec<(Instant, Contents)>,
     /// True if the store has gone back further than replicas remember requests that have ended.
@@ -505,9 +539,10 @@ impl Simulation {
             store: Arc::default(),
             replicas: Vec::new(),
             started: 0,
+            processes: Vec::new(),
             sessions: Vec::new(),
             ended: Vec::new(),
-            split: HashSet::new(),
+            network: Arc::default(),
             earlier: Vec::new(),
             went_far_back: false,
             lied: Instant::now(),
@@ -527,8 +562,20 @@ impl Simulation {
         self.started += 1;
         let settings = FleetSettings::of_member(&name);
         let keys = self.keys.of_another_process();
+        let (network, from) = (Arc::clone(&self.network), name.clone());
+        let probe: Probe = Box::new(move |_, to| {
+            let reaches = network.lock().reaches(&from, &to.record.name);
+            async move {
+                sleep(Duration::from_millis(20)).await;
+                reaches
+            }
+            .boxed()
+        });
+        self.network.lock().running.insert(name.clone());
+        self.processes.push(keys.instance());
         let replica = Arc::new(SimulatedReplica {
-            fleet: Fleet::with_store(keys, settings, Box::new(Arc::clone(&link)), true),
+            fleet: Fleet::with_store(keys, settings, Box::new(Arc::clone(&link)), probe, true),
+            started: Instant::now(),
             link,
             memory: Mutex::default(),
             unwritten: Mutex::default(),
@@ -579,9 +626,21 @@ impl Simulation {
         }
     }
 
-    fn reaches(&self, from: &SimulatedReplica, to: &SimulatedReplica) -> bool {
-        let [one, other] = [&from.name, &to.name];
-        !self.split.contains(&(one.min(other).clone(), one.max(other).clone()))
+    /// Has a replica say where a process is, and compares that with the truth.
+    async fn find(&mut self) {
+        let (Some(replica), Some(sought)) = (self.pick_replica(), self.dice.pick(&self.processes))
+        else {
+            return;
+        };
+        let found = replica.fleet.find(sought).await;
+        self.note(format!("{} asked where {sought} is: {found:?}", replica.name));
+        let living =
+            self.replicas.iter().map(|(it, _)| it).find(|it| it.fleet.instance() == sought);
+        let Some(living) = living.filter(|_| matches!(found, Whereabouts::Ended)) else { return };
+        // A replica that does not reach the store for long counts as one that has ended.
+        let clean = (*living.link.faulty.lock()).max(living.started).max(self.lied);
+        let is_known = clean.elapsed() > STEADY + MEMBER_TTL;
+        assert!(!is_known, "{sought} has not ended\n{}", self.history);
     }
 
     /// Sends a request for a session to a replica, as a client does through a load balancer.
@@ -624,7 +683,8 @@ impl Simulation {
                     Place::Member(member) => {
                         let to = self.replicas.iter().map(|(it, _)| Arc::clone(it));
                         let to = to.into_iter().find(|it| it.fleet.instance() == member.instance);
-                        match to.filter(|to| self.reaches(replica, to)) {
+                        let reaches = |to: &str| self.network.lock().reaches(&replica.name, to);
+                        match to.filter(|to| reaches(&to.name)) {
                             Some(to) => {
                                 if let Some(served) = self.serve(&to, session, true).await {
                                     return Some(served);
@@ -677,13 +737,14 @@ impl Simulation {
 
     /// Does something at random.
     async fn act(&mut self) {
-        match self.dice.below(47) {
+        match self.dice.below(51) {
             0..=2 => self.open_session(),
             3 => self.end_session(),
             4 if self.replicas.len() > 1 => {
                 let at = self.dice.below(self.replicas.len() as u64);
                 let (replica, task) = self.replicas.remove(usize::try_from(at).unwrap_or_default());
                 self.note(format!("{} is killed", replica.name));
+                self.network.lock().running.remove(&replica.name);
                 task.abort();
             }
             5 if self.replicas.len() < MAX_REPLICAS => self.start_replica(),
@@ -706,18 +767,17 @@ impl Simulation {
                 let (Some(one), Some(other)) = (self.pick_replica(), self.pick_replica()) else {
                     return;
                 };
-                let pair = (
-                    one.name.clone().min(other.name.clone()),
-                    one.name.clone().max(other.name.clone()),
-                );
-                if one.name != other.name && !self.split.remove(&pair) {
+                let pair = Network::pair(&one.name, &other.name);
+                let was_split = self.network.lock().split.remove(&pair);
+                if one.name != other.name && !was_split {
                     self.note(format!("{pair:?} split"));
-                    self.split.insert(pair);
+                    self.network.lock().split.insert(pair);
                 }
             }
             11 => self.break_store(),
             12..=16 => self.begin_limited().await,
             17 | 18 => self.end_limited(),
+            19..=22 => self.find().await,
             _ => {
                 let (Some(replica), Some(session)) =
                     (self.pick_replica(), self.dice.pick(&self.sessions))
@@ -799,6 +859,7 @@ impl Simulation {
         for (replica, task) in all {
             if replica.fleet.is_draining() {
                 self.note(format!("{} stops", replica.name));
+                self.network.lock().running.remove(&replica.name);
                 replica.stop.cancel();
                 task.await.expect("it does not panic");
             } else {
@@ -840,7 +901,7 @@ impl Simulation {
         self.lied = Instant::now();
         self.store.is_down.store(false, Ordering::Relaxed);
         self.store.is_full.store(false, Ordering::Relaxed);
-        self.split.clear();
+        self.network.lock().split.clear();
         for (replica, _) in &self.replicas {
             replica.link.is_cut.store(false, Ordering::Relaxed);
             replica.link.late.store(0, Ordering::Relaxed);
@@ -886,14 +947,26 @@ impl Simulation {
             }
         }
         for replica in &all {
-            let view = replica.fleet.view();
-            assert_eq!(view.members().len(), all.len(), "{}\n{}", replica.name, self.history);
-            assert_eq!(view.unclaimed_count(), 0, "{}\n{}", replica.name, self.history);
+            {
+                let view = replica.fleet.view();
+                assert_eq!(view.members().len(), all.len(), "{}\n{}", replica.name, self.history);
+                assert_eq!(view.unclaimed_count(), 0, "{}\n{}", replica.name, self.history);
+            }
             let known = self.store.contents.lock().buckets.slots("b", &replica.fleet);
             let count = replica.in_progress.load(Ordering::Relaxed);
             let count = usize::try_from(count).expect("few");
             let is_known = known == count || self.went_far_back && known > count;
             assert!(is_known, "{}: {known} of {count}\n{}", replica.name, self.history);
+            for process in &self.processes {
+                let found = replica.fleet.find(*process).await;
+                let lives = all.iter().any(|it| it.fleet.instance() == *process);
+                let is_right = match found {
+                    Whereabouts::Itself | Whereabouts::Member(_) => lives,
+                    Whereabouts::Ended => !lives,
+                    Whereabouts::Unreachable => false,
+                };
+                assert!(is_right, "{}: {found:?}\n{}", replica.name, self.history);
+            }
         }
     }
 }
@@ -990,6 +1063,40 @@ async fn swap_claims(is_killed: bool) {
     for (replica, task) in world.replicas.drain(..) {
         replica.stop.cancel();
         task.await.expect("it does not panic");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_once_for_a_store_that_does_not_reply() {
+    let local = tokio::task::LocalSet::new();
+    local.run_until(wait_once()).await;
+}
+
+async fn wait_once() {
+    let mut world = Simulation::new(1);
+    world.start_replica();
+    let replica = Arc::clone(&world.replicas[0].0);
+    let (fleet, timeout) = (&replica.fleet, replica.fleet.settings.store.timeout);
+    for turn in 0..200 {
+        replica.link.is_cut.store(false, Ordering::Relaxed);
+        sleep(Duration::from_secs(3)).await;
+        assert!(fleet.is_store_up());
+        // At any time of a heartbeat, and between two.
+        sleep(Duration::from_millis(turn * 7)).await;
+        replica.link.is_cut.store(true, Ordering::Relaxed);
+        let session = PlacedSession {
+            key: format!("s{turn}"),
+            number: None,
+            sealed_by: SealingKeys::random().instance(),
+            until: SystemTime::now() + Duration::from_secs(3_600),
+        };
+        let begin = Instant::now();
+        // As a replica that stops, and after a refusal by the one that seemed to have a session.
+        fleet.refresh().await;
+        fleet.refresh().await;
+        fleet.place(&session, || true).await;
+        assert!(begin.elapsed() <= timeout, "{turn}: {:?}", begin.elapsed());
+        fleet.view().drop_unclaimed(&session.key);
     }
 }
 

@@ -25,7 +25,7 @@ use crate::audit::SessionMark;
 use crate::downstream::client_requests::ClientRequests;
 use crate::downstream::response::results;
 use crate::downstream::{batch, host_check, in_flight, session};
-use crate::fleet::{Fleet, Found, MessageReply, Replica};
+use crate::fleet::{Fleet, MessageReply, Replica, Whereabouts};
 use crate::gateway::ClientContext;
 use crate::json;
 use crate::jsonrpc::Message;
@@ -109,10 +109,12 @@ async fn deliver_elsewhere(
         return Ok(false);
     };
     let asker = asker_of(message);
-    let members = match asker.map(|asker| fleet.find(asker)) {
-        Some(Some(Found::Itself | Found::Ended)) => return Ok(false),
-        Some(Some(Found::Member(asker))) => vec![asker],
-        Some(None) => return Err(out_of_reach()),
+    let members = match asker {
+        Some(asker) => match fleet.find(asker).await {
+            Whereabouts::Itself | Whereabouts::Ended => return Ok(false),
+            Whereabouts::Member(asker) => vec![asker],
+            Whereabouts::Unreachable => return Err(out_of_reach()),
+        },
         None => fleet.others().ok_or_else(out_of_reach)?,
     };
     let principal = client.principal();

@@ -7,7 +7,6 @@
 //! session, and the session stays where it is.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -18,8 +17,7 @@ use hyper::{Request, StatusCode};
 use crate::downstream::http::request::HttpRequest;
 use crate::downstream::http::response_body::{HttpRefusal, HttpResponse};
 use crate::downstream::modern::{ListenSubscription, RemoteTasks};
-use crate::downstream::response::results;
-use crate::fleet::{Fleet, HopBody, Replica, TaskPlace};
+use crate::fleet::{Fleet, HopBody, Replica, Whereabouts};
 use crate::gateway::ClientContext;
 use crate::json::{self, Object};
 use crate::jsonrpc::{self, Message};
@@ -38,19 +36,17 @@ pub(in crate::downstream::http) async fn forward(
         return Ok(None);
     };
     for _ in 0..MAX_PLACES {
-        match place_of(fleet, scope) {
-            TaskPlace::Here | TaskPlace::Ended => return Ok(None),
-            TaskPlace::Unreachable => break,
-            TaskPlace::Member(member) => {
+        match fleet.find_by(|instance| scope.is_of(instance)).await {
+            Whereabouts::Itself | Whereabouts::Ended => return Ok(None),
+            Whereabouts::Unreachable => break,
+            Whereabouts::Member(member) => {
                 if let Some(response) = super::forward(request, client, fleet, &member).await? {
                     return Ok(Some(response));
                 }
             }
         }
     }
-    let text = "the replica that has this task cannot be reached at present: \
-                send the same request again";
-    Err(results::unavailable(text, RETRY).into())
+    Err(super::unreachable(request, "this task"))
 }
 
 /// Returns the scope of the task that a message of a legacy session is about, if it is about one
@@ -63,11 +59,6 @@ pub(in crate::downstream::http) fn legacy_scope(
     request.state.fleet()?;
     let Message::Request(jsonrpc::Request { method, params, .. }) = message else { return None };
     client.scope_of_named_task(method, params, Era::Legacy)
-}
-
-/// Returns whether a task is on this replica, or on another one, if either is known.
-fn place_of(fleet: &Fleet, scope: TaskScope) -> TaskPlace {
-    fleet.place_of_task(|instance| scope.is_of(instance))
 }
 
 // === Listens ===
@@ -84,10 +75,7 @@ pub(in crate::downstream::http) fn follow_elsewhere(
     let mut listens: Vec<(Arc<Replica>, Vec<Box<str>>)> = Vec::new();
     for (handle, member) in listening.take_tasks(|handle| {
         let scope = client.scope_of_task(handle, Era::Modern)?;
-        match place_of(fleet, scope) {
-            TaskPlace::Member(member) => Some(member),
-            TaskPlace::Here | TaskPlace::Ended | TaskPlace::Unreachable => None,
-        }
+        fleet.member(|instance| scope.is_of(instance))
     }) {
         match listens.iter_mut().find(|(other, _)| other.instance == member.instance) {
             Some((_, handles)) => handles.push(handle),
@@ -145,7 +133,5 @@ async fn open(
     Some(events.flatten())
 }
 
-/// Delay after which a client may ask again for a task that cannot be reached.
-const RETRY: Duration = Duration::from_secs(1);
 /// Attempts to reach the replica of a task.
 const MAX_PLACES: usize = 2;
