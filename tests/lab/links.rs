@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -69,8 +70,7 @@ impl Links {
         let (shared, tasks) = (Arc::clone(&self.shared), self.tasks.clone());
         self.tasks.spawn(async move {
             while let Ok((stream, peer)) = listener.accept().await {
-                // One that is unknown has closed its connection again.
-                let Some(from) = from.or_else(|| shared.replica_with(peer.port())) else {
+                let Some(from) = from.or_else(|| shared.replica_with(&stream, peer)) else {
                     continue;
                 };
                 let ends = (End::Replica(from), to);
@@ -119,13 +119,19 @@ impl Shared {
         }
     }
 
-    /// Finds the replica whose socket has this local port.
-    fn replica_with(&self, port: u16) -> Option<usize> {
-        let table = fs::read_to_string("/proc/net/tcp").expect("Linux");
-        let socket = table.lines().find_map(|line| {
-            let fields: Vec<_> = line.split_whitespace().collect();
-            let is_it = fields.get(1)?.ends_with(&format!(":{port:04X}"));
-            is_it.then(|| format!("socket:[{}]", fields[9]))
+    /// Finds the replica that has connected; `None` if it has closed the connection again. A port
+    /// may be that of connections to other addresses, too.
+    fn replica_with(&self, stream: &TcpStream, peer: SocketAddr) -> Option<usize> {
+        let hex = |address: SocketAddr| format!(":{:04X}", address.port());
+        let ends = [hex(peer), hex(stream.local_addr().expect("connected"))];
+        // A line of a table that changes while it is read may be missing.
+        let socket = (0..100).find_map(|_| {
+            let table = fs::read_to_string("/proc/net/tcp").expect("Linux");
+            table.lines().find_map(|line| {
+                let fields: Vec<_> = line.split_whitespace().collect();
+                let is_it = (1..3).zip(&ends).all(|(at, end)| fields[at].ends_with(end));
+                is_it.then(|| format!("socket:[{}]", fields[9]))
+            })
         })?;
         let has_it = |process: &u32| {
             let files = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
