@@ -83,27 +83,6 @@ pub struct FleetSettings {
     pub expected_replicas: u32,
 }
 
-#[cfg(test)]
-impl FleetSettings {
-    /// Creates the settings of a replica in tests, whose store is away.
-    pub(crate) fn of_member(member: &str) -> Self {
-        Self {
-            name: "weir".to_owned(),
-            member: member.to_owned(),
-            address: "127.0.0.1:1".to_owned(),
-            store: StoreSettings {
-                urls: Vec::new(),
-                kind: StoreKind::Server,
-                login: StoreLogin::default(),
-                ca: None,
-                timeout: Duration::from_millis(50),
-            },
-            on_store_down: OnStoreDown::Share,
-            expected_replicas: 3,
-        }
-    }
-}
-
 /// This replica, and what it knows of the others.
 pub struct Fleet {
     keys: SealingKeys,
@@ -208,17 +187,6 @@ impl Fleet {
     fn over_network(keys: SealingKeys, settings: FleetSettings, is_member: bool) -> Self {
         let store = Box::new(open_store(&settings));
         Self::build(keys, settings, store, Box::new(probes::ask), is_member)
-    }
-
-    #[cfg(test)]
-    fn with_store(
-        keys: SealingKeys,
-        settings: FleetSettings,
-        store: Box<dyn Store>,
-        probe: Probe,
-        is_member: bool,
-    ) -> Arc<Self> {
-        Arc::new(Self::build(keys, settings, store, probe, is_member))
     }
 
     fn build(

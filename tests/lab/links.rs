@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -44,14 +44,26 @@ struct Shared {
     processes: Mutex<HashMap<u32, usize>>,
 }
 
+/// Connection of a replica to an end.
+struct Connection {
+    from: OnceLock<Option<usize>>,
+    to: End,
+    /// Addresses of its own two ends: of the replica, and of the proxy.
+    ends: [SocketAddr; 2],
+}
+
 impl Cut {
-    fn parts(self, one: End, other: End) -> bool {
-        let is_end = |number| [one, other].contains(&End::Replica(number));
-        match self {
-            Self::Nothing => false,
-            Self::Replica(number) => is_end(number),
-            Self::Store(number) => is_end(number) && [one, other].contains(&End::Store),
-            Self::Between(first, second) => is_end(first) && is_end(second),
+    /// Returns whether it parts `to` from the replica that has connected to it.
+    fn parts(self, from: impl Fn() -> Option<usize>, to: End) -> bool {
+        let is_from = |numbers: &[usize]| from().is_none_or(|from| numbers.contains(&from));
+        match (self, to) {
+            (Self::Nothing, _) | (Self::Store(_), End::Replica(_)) => false,
+            (Self::Between(..), End::Store) => false,
+            (Self::Store(number), End::Store) => is_from(&[number]),
+            (Self::Replica(number), to) => to == End::Replica(number) || is_from(&[number]),
+            (Self::Between(one, other), End::Replica(to)) => {
+                to == one && is_from(&[other]) || to == other && is_from(&[one])
+            }
         }
     }
 }
@@ -66,25 +78,24 @@ impl Links {
     /// `from`, connections come from replicas whose processes are known.
     pub(crate) async fn open(&self, from: Option<usize>, to: End, address: String) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let proxy = listener.local_addr().expect("bound").to_string();
+        let proxy = listener.local_addr().expect("bound");
         let (shared, tasks) = (Arc::clone(&self.shared), self.tasks.clone());
         self.tasks.spawn(async move {
             while let Ok((stream, peer)) = listener.accept().await {
-                let Some(from) = from.or_else(|| shared.replica_with(&stream, peer)) else {
-                    continue;
-                };
-                let ends = (End::Replica(from), to);
+                let from = from.map_or_else(OnceLock::new, |from| Some(from).into());
+                let connection = Arc::new(Connection { from, to, ends: [peer, proxy] });
                 let (shared, address) = (Arc::clone(&shared), address.clone());
                 let inner = tasks.clone();
                 tasks.spawn(async move {
                     let Ok(target) = TcpStream::connect(&address).await else { return };
                     let ((read, write), (back, forth)) = (stream.into_split(), target.into_split());
-                    inner.spawn(Arc::clone(&shared).relay(ends, read, forth));
-                    shared.relay(ends, back, write).await;
+                    let other = Arc::clone(&connection);
+                    inner.spawn(Arc::clone(&shared).relay(other, read, forth));
+                    shared.relay(connection, back, write).await;
                 });
             }
         });
-        proxy
+        proxy.to_string()
     }
 
     /// Tells which process a replica is.
@@ -102,43 +113,53 @@ impl Shared {
     /// Forwards what arrives, unless the link is cut.
     async fn relay(
         self: Arc<Self>,
-        ends: (End, End),
-        mut from: OwnedReadHalf,
-        mut to: OwnedWriteHalf,
+        connection: Arc<Connection>,
+        mut read_half: OwnedReadHalf,
+        mut write_half: OwnedWriteHalf,
     ) {
         let (mut cut, mut buffer) = (self.cut.subscribe(), vec![0; 16 << 10]);
         loop {
-            let read = from.read(&mut buffer).await.unwrap_or(0);
-            if cut.wait_for(|cut| !cut.parts(ends.0, ends.1)).await.is_err() || read == 0 {
-                // Dropping the half closes it.
-                return;
+            let read = read_half.read(&mut buffer).await.unwrap_or(0);
+            loop {
+                let current = *cut.borrow_and_update();
+                let is_cut = || current.parts(|| connection.from(&self.processes), connection.to);
+                if !tokio::task::block_in_place(is_cut) {
+                    break;
+                }
+                if cut.changed().await.is_err() {
+                    return;
+                }
             }
-            if to.write_all(&buffer[..read]).await.is_err() {
+            // Dropping the half closes it.
+            if read == 0 || write_half.write_all(&buffer[..read]).await.is_err() {
                 return;
             }
         }
     }
+}
 
-    /// Finds the replica that has connected; `None` if it has closed the connection again. A port
-    /// may be that of connections to other addresses, too.
-    fn replica_with(&self, stream: &TcpStream, peer: SocketAddr) -> Option<usize> {
-        let hex = |address: SocketAddr| format!(":{:04X}", address.port());
-        let ends = [hex(peer), hex(stream.local_addr().expect("connected"))];
-        // A line of a table that changes while it is read may be missing.
-        let socket = (0..100).find_map(|_| {
-            let table = fs::read_to_string("/proc/net/tcp").expect("Linux");
-            table.lines().find_map(|line| {
-                let fields: Vec<_> = line.split_whitespace().collect();
-                let is_it = (1..3).zip(&ends).all(|(at, end)| fields[at].ends_with(end));
-                is_it.then(|| format!("socket:[{}]", fields[9]))
-            })
-        })?;
-        let has_it = |process: &u32| {
-            let files = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
-            let mut links = files.filter_map(|file| fs::read_link(file.path()).ok());
-            links.any(|link| link.to_str() == Some(&socket))
-        };
-        let processes = self.processes.lock().expect("no thread panics");
-        processes.iter().find(|(process, _)| has_it(process)).map(|(_, number)| *number)
+impl Connection {
+    /// Finds the replica that has connected, when a cut makes a difference: that takes long where
+    /// there are many sockets. `None` if it has closed the connection again.
+    fn from(&self, processes: &Mutex<HashMap<u32, usize>>) -> Option<usize> {
+        *self.from.get_or_init(|| {
+            let [from, to] = self.ends.map(|end| format!("0100007F:{:04X}", end.port()));
+            let pair = format!(": {from} {to} ");
+            // A line of a table that changes while it is read may be missing.
+            let inode = (0..3).find_map(|_| {
+                let table = fs::read_to_string("/proc/net/tcp").expect("Linux");
+                let line = table[table.find(&pair)?..].lines().next()?;
+                line.split_whitespace().nth(9).map(str::to_owned)
+            })?;
+            let socket = format!("socket:[{inode}]");
+            let has_it = |process: &u32| {
+                let files = fs::read_dir(format!("/proc/{process}/fd"));
+                let files = files.into_iter().flatten().flatten();
+                let mut links = files.filter_map(|file| fs::read_link(file.path()).ok());
+                links.any(|link| link.to_str() == Some(&socket))
+            };
+            let processes = processes.lock().expect("no thread panics");
+            processes.iter().find(|(process, _)| has_it(process)).map(|(_, number)| *number)
+        })
     }
 }

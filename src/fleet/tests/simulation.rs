@@ -31,9 +31,7 @@ use super::super::store::{
 };
 use super::super::table_reading::{MODULUS, weight};
 use super::super::view::STEADY;
-use super::super::{
-    Condition, Fleet, FleetSettings, HEARTBEAT, Place, PlacedSession, Whereabouts,
-};
+use super::super::{Condition, Fleet, FleetSettings, HEARTBEAT, Place, PlacedSession, Whereabouts};
 use super::bucket_contents::BucketContents;
 use crate::ended_sessions::{BlockName, EndedBlock, EndedSessions, SessionNumber};
 use crate::sealing::{Instance, SealingKeys};
