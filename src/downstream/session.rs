@@ -337,7 +337,8 @@ impl Sessions {
 
     /// Records what the client has set in its session, for the process that rebuilds it.
     pub(super) fn record_settings(&self, session: &Session, max_age: Duration) {
-        self.records.set(&session.place(max_age), session.peer.settings());
+        let settings = session.peer.settings();
+        self.records.set(&session.place(max_age), &session.principal, settings);
     }
 
     /// Drops a session from the table; its next request rebuilds it.

@@ -207,6 +207,12 @@ impl Fleet {
         put.inspect_err(|_| self.metrics.store_errors.increment())
     }
 
+    /// Drops the settings of a session, which has ended or whose client has too many.
+    pub(crate) async fn drop_settings(&self, key: String) -> Result<(), StoreError> {
+        let dropped = self.store.drop_settings(key).await;
+        dropped.inspect_err(|_| self.metrics.store_errors.increment())
+    }
+
     /// Claims sessions that this replica serves without a claim, until the time has come for its
     /// next record. Returns whether there may be more that the store takes.
     pub(super) async fn claim_unclaimed(

@@ -265,6 +265,10 @@ mod tests {
             async { Ok(()) }.boxed()
         }
 
+        fn drop_settings(&self, _: String) -> BoxFuture<'_, Result<(), StoreError>> {
+            async { Ok(()) }.boxed()
+        }
+
         fn charge(&self, _: Charge) -> BoxFuture<'static, Result<ChargeReply, StoreError>> {
             async { Err(StoreError::Away) }.boxed()
         }

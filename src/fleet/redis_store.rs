@@ -227,6 +227,16 @@ impl Store for RedisStore {
         .boxed()
     }
 
+    fn drop_settings(&self, session: String) -> BoxFuture<'_, Result<(), StoreError>> {
+        async move {
+            // It expires at once.
+            let mut expire = cmd("PEXPIRE");
+            expire.arg(self.key(&format!("settings:{session}"))).arg(0);
+            self.send(async |mut connection| expire.query_async(&mut connection).await).await
+        }
+        .boxed()
+    }
+
     fn charge(&self, charge: Charge) -> BoxFuture<'static, Result<ChargeReply, StoreError>> {
         self.do_charge(charge)
     }

@@ -313,8 +313,9 @@ impl Fleet {
     }
 }
 
-/// Most late replies that are waited for at a time, and as many that begin to be.
-const MAX_LATE: usize = 10_000;
+/// Most late replies that are waited for at a time, and as many that begin to be. The requests of
+/// others count as if their replies were lost.
+pub(super) const MAX_LATE: usize = 10_000;
 /// Slow heartbeats in a row after which the store counts as away: one may be late like any other.
 const MAX_SLOW_BEATS: u32 = 2;
 /// Time after which all replicas have reported to a store that was away: one second between two

@@ -41,6 +41,9 @@ pub(super) trait Store: Send + Sync {
         life: Duration,
     ) -> BoxFuture<'_, Result<(), StoreError>>;
 
+    /// Drops the settings of a session.
+    fn drop_settings(&self, session: String) -> BoxFuture<'_, Result<(), StoreError>>;
+
     /// Charges all limits of a request, or none. Unlike all others, this call waits for its reply
     /// until it comes: its caller decides when it is late, and reads it then, too.
     fn charge(&self, charge: Charge) -> BoxFuture<'static, Result<ChargeReply, StoreError>>;

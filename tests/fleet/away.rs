@@ -235,14 +235,7 @@ async fn c05_a_replica_that_stands_still_keeps_no_request_for_long_and_learns_of
 async fn what_a_client_has_set_is_restored_once_the_store_can_be_read() {
     let mut replicas = Replicas::prepare(TestStore::start().await, "", "").await;
     replicas.store_wait = DEFAULT_STORE_WAIT;
-    let initialized = json!({
-        "jsonrpc": "2.0", "id": "$ID", "result": {
-            "protocolVersion": "2025-11-25", "capabilities": { "tools": {}, "logging": {} },
-            "serverInfo": { "name": "evil", "version": "1" },
-        },
-    });
-    let initialized = initialized.to_string().replace("\"$ID\"", "$ID");
-    replicas.lab.evil(HUB).script(json!({ "on": { "initialize": { "text": initialized } } }));
+    replicas.script_logging();
     replicas.add_all(2).await;
     let mut client = replicas.legacy(0).await;
     client.request("logging/setLevel", json!({ "level": "error" })).await.result();

@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::lab::client::Client;
+use crate::lab::store::TestStore;
 use crate::lab::until;
 use crate::replicas::{HUB, Replicas};
 
@@ -42,6 +43,22 @@ async fn many_ends_of_one_client_take_no_claim_and_hold_up_neither_ends_nor_take
     other.move_to(&replicas[1].address);
     assert!(other.call(HUB, json!({})).await.is_result());
     until("its claim is recorded", || replicas.claims() == 1).await;
+}
+
+#[tokio::test]
+async fn the_settings_of_a_session_leave_the_store_at_its_end() {
+    let mut replicas = Replicas::prepare(TestStore::start().await, "", "").await;
+    replicas.script_logging();
+    replicas.add_all(2).await;
+    let settings = || replicas.store.run::<Vec<String>>(&["KEYS", "{weir}:settings:*"]).len();
+    for end_at in [0, 1] {
+        let mut client = replicas.legacy(0).await;
+        client.request("logging/setLevel", json!({ "level": "error" })).await.result();
+        until("they are recorded", || settings() == 1).await;
+        client.move_to(&replicas[end_at].address);
+        assert_eq!(client.end_session().await, 204);
+        until("they are dropped", || settings() == 0).await;
+    }
 }
 
 #[tokio::test]

@@ -71,6 +71,18 @@ impl Replicas {
         replicas
     }
 
+    /// Has the upstream of all replicas declare that it logs, so that clients set levels.
+    pub(crate) fn script_logging(&self) {
+        let initialized = json!({
+            "jsonrpc": "2.0", "id": "$ID", "result": {
+                "protocolVersion": "2025-11-25", "capabilities": { "tools": {}, "logging": {} },
+                "serverInfo": { "name": "evil", "version": "1" },
+            },
+        });
+        let initialized = initialized.to_string().replace("\"$ID\"", "$ID");
+        self.lab.evil(HUB).script(json!({ "on": { "initialize": { "text": initialized } } }));
+    }
+
     /// Prepares a lab without replicas.
     pub(crate) async fn prepare(store: TestStore, config: &str, fleet: &str) -> Self {
         Self::prepare_in(Lab::new().http(HUB, json!({})).await, store, config, fleet).await

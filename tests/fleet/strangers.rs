@@ -91,12 +91,7 @@ async fn c14_a_process_without_a_key_of_the_fleet_is_not_served() {
 #[tokio::test]
 async fn nothing_that_a_client_sends_is_in_the_store_in_clear() {
     let mut replicas = Replicas::prepare(TestStore::start().await, &clients(), "").await;
-    replicas.lab.evil(HUB).script(json!({ "on": { "initialize": { "text": json!({
-        "jsonrpc": "2.0", "id": "$ID", "result": {
-            "protocolVersion": "2025-11-25", "capabilities": { "tools": {}, "logging": {} },
-            "serverInfo": { "name": "evil", "version": "1" },
-        },
-    }).to_string().replace("\"$ID\"", "$ID") } } }));
+    replicas.script_logging();
     replicas.add_all(2).await;
     let mut ann = Client::http(&replicas[0].address, Revision::LEGACY, Some("ann-of-sales")).await;
     ann.request("logging/setLevel", json!({ "level": "error" })).await.result();

@@ -343,7 +343,7 @@ async fn take_over_or_forward(
         match fleet.place(placed, may_take_over).await {
             Place::Here(written) => {
                 if let Some(written) = written {
-                    sessions.records.take_over(placed, &written);
+                    sessions.records.take_over(placed, client.principal(), &written);
                 }
                 return Ok(());
             }

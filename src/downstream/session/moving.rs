@@ -104,7 +104,8 @@ impl Sessions {
         for session in self.all() {
             let placed = session.place(max_age);
             let written = late.remove(&placed.key);
-            let settings = written.and_then(|it| self.records.take_over(&placed, &it));
+            let settings =
+                written.and_then(|it| self.records.take_over(&placed, &session.principal, &it));
             if settings.is_some_and(|settings| settings != session.peer.settings()) {
                 session.give_up();
             }

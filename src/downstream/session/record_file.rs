@@ -3,6 +3,7 @@
 //! A line has the settings of a session, the end of one whose id has no number, or the ends of a
 //! block of others. The file is rewritten when most of it is obsolete.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -19,6 +20,7 @@ use crate::ended_sessions::{BlockName, EndedBlock, EndedSessions, SessionNumber}
 use crate::fleet::PlacedSession;
 use crate::hex::decode;
 use crate::mcp::log_level::LogLevel;
+use crate::policy::Principal;
 use crate::regular_file;
 use crate::sha256::sha256;
 use crate::sync::Mutex;
@@ -30,6 +32,8 @@ pub(super) struct RecordTable {
     records: HashMap<RecordKey, RecordLine>,
     /// Estimated size of the lines of the records.
     bytes: usize,
+    /// Size of the settings of each client, as far as they are known to be its own.
+    bytes_by_client: HashMap<Principal, usize>,
     /// RecordChanges that are not written yet.
     pending: RecordChanges,
     /// Inode of the file, and bytes of it that were read.
@@ -40,7 +44,8 @@ pub(super) struct RecordTable {
 #[derive(Debug, Clone, Default)]
 pub(super) struct RecordChanges {
     pub(super) ended: EndedSessions,
-    /// Keys of sessions whose settings have changed, or that have ended and have no number.
+    /// Keys of sessions whose settings have changed or were dropped, or that have ended and have no
+    /// number.
     pub(super) records: HashSet<RecordKey>,
 }
 
@@ -59,6 +64,9 @@ pub(super) struct RecordLine {
     log_level: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     subscriptions: Vec<Box<str>>,
+    /// Client of the session; none in a line that was read from the file.
+    #[serde(skip)]
+    client: Option<Principal>,
 }
 
 /// Line with the ends of a block of sessions.
@@ -88,7 +96,7 @@ impl RecordTable {
         let (key, mut changes) = (key_in(session), RecordChanges::default());
         match session.number {
             Some(number) => {
-                self.remove(&key);
+                self.drop_settings(&key);
                 let (name, block) = number.ended(session.until);
                 self.add_ended(name, &block);
                 changes.ended.merge(name, &block);
@@ -101,10 +109,16 @@ impl RecordTable {
         changes
     }
 
-    /// Records the settings of a session.
-    pub(super) fn set(&mut self, session: &PlacedSession, settings: SessionSettings) {
+    /// Records the settings of a session of this client.
+    pub(super) fn set(
+        &mut self,
+        session: &PlacedSession,
+        client: &Principal,
+        settings: SessionSettings,
+    ) {
         let key = key_in(session);
-        if self.insert(key, RecordLine::new(session, false, settings)) {
+        let line = RecordLine::new(session, false, settings).of(client);
+        if self.insert(key, line) {
             self.pending.records.insert(key);
         }
     }
@@ -116,8 +130,10 @@ impl RecordTable {
 
     /// Returns whether the end of a session is not written yet.
     pub(super) fn is_end_pending(&self, session: &PlacedSession) -> bool {
-        let is_ended = self.is_ended(session) && self.pending.records.contains(&key_in(session));
-        is_ended || session.number.is_some_and(|number| self.pending.ended.contains(number))
+        match session.number {
+            Some(number) => self.pending.ended.contains(number),
+            None => self.is_ended(session) && self.pending.records.contains(&key_in(session)),
+        }
     }
 
     /// Returns the settings of a session; `None` if it has ended.
@@ -127,16 +143,18 @@ impl RecordTable {
         (!is_ended).then(|| line.map(RecordLine::settings).unwrap_or_default())
     }
 
-    /// Adds the record of a session that another replica has written, and returns its settings.
+    /// Adds the record of a session of this client that another replica has written, and returns
+    /// its settings.
     pub(super) fn take_over(
         &mut self,
         session: &PlacedSession,
+        client: &Principal,
         written: &[u8],
     ) -> Option<SessionSettings> {
         let line = serde_json::from_slice::<RecordLine>(written).ok()?;
         let key = line.key().filter(|key| *key == key_in(session))?;
         let settings = (!line.ended).then(|| line.settings());
-        self.insert(key, line);
+        self.insert(key, line.of(client));
         settings
     }
 
@@ -174,36 +192,97 @@ impl RecordTable {
             return false;
         }
         self.remove(&key);
-        self.bytes += line.to_json().len();
+        let (client, is_setting) = (line.client.clone(), !line.ended);
+        self.bytes += self.add_to_client(&line);
         self.records.insert(key, line);
+        if let Some(client) = client.filter(|_| is_setting) {
+            let most = client.share(MAX_CLIENT_BYTES).min(MAX_FILE_BYTES / 2);
+            if self.bytes_of(&client) > most {
+                let is_enough = |table: &Self| table.bytes_of(&client) <= most / 10 * 9;
+                self.drop_first_to_expire(
+                    key,
+                    |line| line.client.as_ref() == Some(&client),
+                    is_enough,
+                );
+            }
+        }
         if self.records.len() > MAX_RECORDS || self.bytes > MAX_FILE_BYTES {
-            self.drop_first_to_expire();
+            let is_enough = |table: &Self| {
+                table.records.len() <= MAX_RECORDS / 10 * 9
+                    && table.bytes <= MAX_FILE_BYTES / 10 * 9
+            };
+            self.drop_first_to_expire(key, |line| !line.ended, is_enough);
+            self.drop_first_to_expire(key, |_| true, is_enough);
+            warn!(remaining = self.records.len(), "oldest session records dropped: too many");
         }
         true
     }
 
-    fn remove(&mut self, key: &RecordKey) {
-        if let Some(known) = self.records.remove(key) {
-            self.bytes -= known.to_json().len();
+    /// Returns the size of the settings of a client's sessions.
+    pub(super) fn bytes_of(&self, client: &Principal) -> usize {
+        self.bytes_by_client.get(client).copied().unwrap_or_default()
+    }
+
+    /// Counts a line for its client, and returns its size.
+    fn add_to_client(&mut self, line: &RecordLine) -> usize {
+        let size = line.to_json().len();
+        if let Some(client) = &line.client {
+            *self.bytes_by_client.entry(client.clone()).or_default() += size;
+        }
+        size
+    }
+
+    fn remove(&mut self, key: &RecordKey) -> bool {
+        let Some(known) = self.records.remove(key) else { return false };
+        let size = known.to_json().len();
+        self.bytes -= size;
+        if let Some(client) = known.client
+            && let Entry::Occupied(mut bytes) = self.bytes_by_client.entry(client)
+        {
+            *bytes.get_mut() -= size;
+            if *bytes.get() == 0 {
+                bytes.remove();
+            }
+        }
+        true
+    }
+
+    /// Drops the settings of a session, here and in the store.
+    fn drop_settings(&mut self, key: &RecordKey) {
+        if self.remove(key) {
+            self.pending.records.insert(*key);
         }
     }
 
-    /// Drops a tenth of the records, so that this is rare.
-    fn drop_first_to_expire(&mut self) {
-        let mut expiries: Vec<_> = self.records.values().map(|line| line.until).collect();
-        let tenth = expiries.len() / 10;
-        let (_, limit, _) = expiries.select_nth_unstable(tenth);
-        let limit = *limit;
-        self.keep_until_after(limit);
-        warn!(remaining = self.records.len(), "oldest session records dropped: too many");
+    /// Drops records that `may_go`, in the order of their expiry and without the one of `kept`,
+    /// until it `is_enough`: more than is needed, so that this is rare.
+    fn drop_first_to_expire(
+        &mut self,
+        kept: RecordKey,
+        may_go: impl Fn(&RecordLine) -> bool,
+        is_enough: impl Fn(&Self) -> bool,
+    ) {
+        let lines = self.records.iter().filter(|(key, line)| **key != kept && may_go(line));
+        let mut lines: Vec<_> = lines.map(|(key, line)| (line.until, *key)).collect();
+        lines.sort_unstable();
+        for (_, key) in lines {
+            if is_enough(self) {
+                return;
+            }
+            self.drop_settings(&key);
+        }
     }
 
-    /// Drops the records that expire in this second or before.
-    fn keep_until_after(&mut self, second: u64) {
-        let ended = &self.ended;
-        let is_over = |line: &RecordLine| line.number().is_some_and(|it| ended.contains(it));
-        self.records.retain(|_, line| line.until > second && !is_over(line));
-        self.bytes = self.records.values().map(|line| line.to_json().len()).sum();
+    /// Drops the records that have expired at this second, and those of sessions that have ended.
+    fn drop_expired(&mut self, second: u64) {
+        let is_over = |line: &RecordLine| {
+            line.until <= second || line.number().is_some_and(|it| self.ended.contains(it))
+        };
+        let over = self.records.iter().filter(|(_, line)| is_over(line));
+        let over: Vec<_> = over.map(|(key, _)| *key).collect();
+        for key in over {
+            self.remove(&key);
+        }
     }
 
     /// Returns the lines of these changes, each between line feeds: the first one ends a line that
@@ -267,7 +346,12 @@ impl RecordLine {
             ended,
             log_level: log_level.map(|level| level.as_str().to_owned()),
             subscriptions: bounded(subscriptions),
+            client: None,
         }
+    }
+
+    fn of(self, client: &Principal) -> Self {
+        Self { client: Some(client.clone()), ..self }
     }
 
     fn key(&self) -> Option<RecordKey> {
@@ -346,7 +430,7 @@ pub(super) fn append(
     // The lock is held, so no other process appends to the old file meanwhile.
     state.read_from(path)?;
     let now = SystemTime::now();
-    state.keep_until_after(seconds_of(now));
+    state.drop_expired(seconds_of(now));
     state.ended.retain(|_, block| !block.has_expired(now));
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut new = tempfile::NamedTempFile::new_in(folder)?;
@@ -405,5 +489,8 @@ const MAX_READ_BYTES: u64 = 256 << 20;
 pub(super) const REWRITE_FROM_BYTES: usize = 512 << 10;
 /// Most bytes of a line with the ends of a block.
 const MAX_ENDED_LINE_BYTES: usize = 360;
+/// Most bytes of the settings of one client's sessions: those of the sessions that it has in memory
+/// fit into them.
+pub(super) const MAX_CLIENT_BYTES: usize = 4 << 20;
 /// Most bytes of the subscriptions of one session.
 const MAX_SETTINGS_BYTES: usize = 64 << 10;

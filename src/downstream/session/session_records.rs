@@ -9,7 +9,8 @@
 //!
 //! Invariants: an ended session stays ended for the rest of its id's life. Of sessions whose ids
 //! have no number (up to version 0.1.0), and of settings, a bounded number is known: beyond, those
-//! that would expire first are dropped. What was recorded survives the end of the process, but an
+//! that would expire first are dropped, settings before ends. The settings of one client displace
+//! none of another before that. What was recorded survives the end of the process, but an
 //! end of the machine may lose the last seconds.
 
 use std::io;
@@ -26,6 +27,7 @@ use crate::downstream::legacy::session_facts::SessionSettings;
 use crate::downstream::session::record_file::{self, RecordChanges, RecordTable, key_of};
 use crate::fleet::{Fleet, PlacedSession};
 use crate::hex::hex;
+use crate::policy::Principal;
 use crate::sync::Mutex;
 
 /// Records of one installation. Cheap to clone.
@@ -73,6 +75,8 @@ impl SessionRecords {
         session: &PlacedSession,
     ) -> impl Future<Output = Result<(), NotKept>> + use<> {
         let end = self.state.lock().end(session);
+        // The store may have its settings.
+        self.changed.notify_one();
         let records = self.clone();
         async move { records.keep_end(end).await }
     }
@@ -107,9 +111,14 @@ impl SessionRecords {
         Ok(())
     }
 
-    /// Records the settings of a session; [`SessionRecords::run`] writes them.
-    pub(crate) fn set(&self, session: &PlacedSession, settings: SessionSettings) {
-        self.state.lock().set(session, settings);
+    /// Records the settings of a session of this client; [`SessionRecords::run`] writes them.
+    pub(crate) fn set(
+        &self,
+        session: &PlacedSession,
+        client: &Principal,
+        settings: SessionSettings,
+    ) {
+        self.state.lock().set(session, client, settings);
         self.changed.notify_one();
     }
 
@@ -126,14 +135,15 @@ impl SessionRecords {
         self.state.lock().is_ended(session)
     }
 
-    /// Adds the record of a session that this replica has taken over, as another one has written
-    /// it. Returns the settings, if it has any.
+    /// Adds the record of a client's session that this replica has taken over, as another one has
+    /// written it. Returns the settings, if it has any.
     pub(crate) fn take_over(
         &self,
         session: &PlacedSession,
+        client: &Principal,
         written: &[u8],
     ) -> Option<SessionSettings> {
-        self.state.lock().take_over(session, written)
+        self.state.lock().take_over(session, client, written)
     }
 
     /// Returns the settings of a session; `None` if a client has ended it. Reads first what other
@@ -206,11 +216,12 @@ impl SessionRecords {
             }
         }
         for key in changes.records {
-            let Some(line) = self.state.lock().line(&key) else { continue };
-            let written = match line.ended {
-                true => fleet.end_unnumbered(&hex(&key), line.expires()).await,
-                false => {
-                    fleet.put_settings(&hex(&key), line.to_json().as_bytes(), line.expires()).await
+            let (line, name) = (self.state.lock().line(&key), hex(&key));
+            let written = match line {
+                None => fleet.drop_settings(name).await,
+                Some(line) if line.ended => fleet.end_unnumbered(&name, line.expires()).await,
+                Some(line) => {
+                    fleet.put_settings(&name, line.to_json().as_bytes(), line.expires()).await
                 }
             };
             if written.is_err() {
@@ -263,11 +274,16 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::downstream::session::record_file::{MAX_RECORDS, REWRITE_FROM_BYTES, open_locked};
+    use crate::downstream::session::record_file::{
+        MAX_CLIENT_BYTES, MAX_RECORDS, REWRITE_FROM_BYTES, open_locked,
+    };
     use crate::ended_sessions::SessionNumber;
     use crate::fleet::FleetSettings;
     use crate::mcp::log_level::LogLevel;
     use crate::sealing::{Instance, SealingKeys};
+
+    /// Client of the sessions.
+    static ANN: LazyLock<Principal> = LazyLock::new(|| Principal::new("ann", "staff"));
 
     /// Process that has opened the sessions.
     static OPENED_BY: LazyLock<Instance> = LazyLock::new(|| SealingKeys::random().instance());
@@ -315,13 +331,13 @@ mod tests {
             let open = || file(&path);
             let (one, other) = (open(), open());
             let set = settings(LogLevel::Error, &["file:///a\n", "b"]);
-            one.set(&session("a"), settings(LogLevel::Info, &[]));
-            one.set(&session("a"), set.clone());
-            one.set(&session("b"), set.clone());
+            one.set(&session("a"), &ANN, settings(LogLevel::Info, &[]));
+            one.set(&session("a"), &ANN, set.clone());
+            one.set(&session("b"), &ANN, set.clone());
             one.write().await;
             assert_eq!(one.end(&session("b")).await, Ok(()));
             // An ended session stays ended, whatever comes late.
-            other.set(&session("b"), set.clone());
+            other.set(&session("b"), &ANN, set.clone());
             other.write().await;
             assert!(one.is_ended(&session("b")) && !one.is_ended(&session("a")));
             for records in [&one, &other, &open()] {
@@ -442,7 +458,7 @@ mod tests {
         let uri = "x".repeat(50_000);
         let mut largest = 0;
         for turn in 0..60 {
-            one.set(&session("a"), settings(LogLevel::Info, &[&uri]));
+            one.set(&session("a"), &ANN, settings(LogLevel::Info, &[&uri]));
             one.write().await;
             largest = largest.max(size(&path));
             if turn == 30 {
@@ -491,8 +507,56 @@ mod tests {
         let known = (0..=MAX_RECORDS).filter(|number| is_known(*number)).count();
         assert!((MAX_RECORDS / 2..=MAX_RECORDS).contains(&known), "{known}");
         let subscriptions = vec!["x".repeat(1_000).into(); 100];
-        table.set(&session("long"), SessionSettings { log_level: None, subscriptions });
+        table.set(&session("long"), &ANN, SessionSettings { log_level: None, subscriptions });
         let set = table.settings_of(&session("long")).expect("not ended");
         assert_eq!(set.subscriptions.len(), 65);
+    }
+
+    #[test]
+    fn settings_of_one_client_are_bounded_and_displace_none_of_another() {
+        let mut table = RecordTable::default();
+        let bob = Principal::new("bob", "staff");
+        let uri = "x".repeat(60_000);
+        let at = |number: u64| PlacedSession {
+            until: SystemTime::now() + Duration::from_secs(1_000 + number),
+            ..session(&number.to_string())
+        };
+        table.set(&session("other"), &bob, settings(LogLevel::Info, &["a"]));
+        let count = 2 * MAX_CLIENT_BYTES / uri.len();
+        for number in 0..count as u64 {
+            table.set(&at(number), &ANN, settings(LogLevel::Info, &[&uri]));
+            // All of the sessions that a client has in memory.
+            for number in number.saturating_sub(31)..=number {
+                let known = table.settings_of(&at(number)).expect("not ended");
+                assert_eq!(known.subscriptions.len(), 1, "{number}");
+            }
+        }
+        let kept = (0..count as u64).filter(|number| {
+            !table.settings_of(&at(*number)).expect("not ended").subscriptions.is_empty()
+        });
+        assert!(kept.count() * uri.len() <= MAX_CLIENT_BYTES);
+        let others = table.settings_of(&session("other")).expect("not ended");
+        assert_eq!(others.subscriptions.len(), 1);
+        // What was dropped is dropped in the store, too.
+        let pending = table.take_pending().records;
+        assert_eq!(pending.len(), count + 1);
+    }
+
+    #[test]
+    fn settings_count_for_a_client_from_a_takeover_to_the_end_of_the_session() {
+        let (mut table, mut former) = (RecordTable::default(), RecordTable::default());
+        let uri = "x".repeat(60_000);
+        for number in 0..2 * MAX_CLIENT_BYTES / uri.len() {
+            let session = session(&number.to_string());
+            former.set(&session, &ANN, settings(LogLevel::Info, &[&uri]));
+            let line = former.line(&key_of(&number.to_string())).expect("it is there").to_json();
+            assert!(table.take_over(&session, &ANN, line.as_bytes()).is_some());
+        }
+        let count = table.bytes_of(&ANN) / uri.len();
+        assert!((32..=MAX_CLIENT_BYTES / uri.len()).contains(&count), "{count}");
+        for number in 0..2 * MAX_CLIENT_BYTES / uri.len() {
+            table.end(&session(&number.to_string()));
+        }
+        assert_eq!(table.bytes_of(&ANN), 0);
     }
 }

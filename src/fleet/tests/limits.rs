@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::FleetSettings;
 use super::super::limit_reports::LimitReports;
+use super::super::shared_limits::MAX_LATE;
 use super::super::store::{Charge, MEMBER_TTL, SharedAdmission, SharedLimit};
 use super::super::{Condition, Fleet, HEARTBEAT, OnStoreDown};
 use super::simulation::{Contents, Dice, SimulatedStore, StoreLink, answered};
@@ -298,6 +299,28 @@ async fn requests_that_have_ended_count_no_more_in_a_store_with_older_contents()
         sleep(HEARTBEAT * 3).await;
         assert_eq!(world.known_slots(), 0);
         assert!(world.begin(1, &limit).await);
+        world.stop.cancel();
+    };
+    LocalSet::new().run_until(test).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bounded_number_of_late_replies_is_waited_for_and_the_rest_may_be_charged_twice() {
+    let test = async {
+        let world = World::start(OnStoreDown::Share, 1).await;
+        let link = &world.replicas[0].1;
+        link.late.store(100, Ordering::Relaxed);
+        let (count, limit) = (3 * MAX_LATE, [rate(1_000_000)]);
+        let requests = join_all((0..count).map(|_| world.begin(0, &limit)));
+        let recovery = async {
+            sleep(Duration::from_millis(1)).await;
+            link.late.store(0, Ordering::Relaxed);
+        };
+        let (admitted, ()) = tokio::join!(requests, recovery);
+        assert!(admitted.into_iter().all(|is_admitted| is_admitted));
+        sleep(HEARTBEAT * 6).await;
+        let charged_twice = world.charged() as usize - count;
+        assert!((1..=2 * MAX_LATE).contains(&charged_twice), "{charged_twice}");
         world.stop.cancel();
     };
     LocalSet::new().run_until(test).await;

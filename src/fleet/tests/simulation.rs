@@ -368,6 +368,10 @@ impl Store for Arc<StoreLink> {
         Arc::clone(self).call(Some(WAIT), |_| ()).boxed()
     }
 
+    fn drop_settings(&self, _session: String) -> BoxFuture<'_, Result<(), StoreError>> {
+        Arc::clone(self).call(Some(WAIT), |_| ()).boxed()
+    }
+
     fn charge(&self, charge: Charge) -> BoxFuture<'static, Result<ChargeReply, StoreError>> {
         if self.store.is_full.load(Ordering::Relaxed) {
             return async { Err(StoreError::Full) }.boxed();
