@@ -207,8 +207,12 @@ impl Fleet {
         put.inspect_err(|_| self.metrics.store_errors.increment())
     }
 
-    /// Drops the settings of a session, which has ended or whose client has too many.
+    /// Drops the settings of a session, which has ended or whose client has too many, unless it is
+    /// another replica's by now.
     pub(crate) async fn drop_settings(&self, key: String) -> Result<(), StoreError> {
+        if self.view().is_claimed_elsewhere(&key) {
+            return Ok(());
+        }
         let dropped = self.store.drop_settings(key).await;
         dropped.inspect_err(|_| self.metrics.store_errors.increment())
     }

@@ -357,6 +357,13 @@ impl FleetView {
         self.claims.get(session).map(|known| (&*known.text, known.since))
     }
 
+    /// Returns whether another replica has claimed a session last.
+    pub(super) fn is_claimed_elsewhere(&self, session: &str) -> bool {
+        let known = self.claims.get(session);
+        known
+            .is_some_and(|known| matches!(known.claim, Claim::Owner(owner) if owner != self.itself))
+    }
+
     /// Returns whether a missing record says that its member has ended.
     pub(super) fn is_steady(&self) -> bool {
         self.steady >= STEADY
@@ -588,6 +595,21 @@ mod tests {
         assert_eq!(owner(&view, &world), "Gone");
         let reached = view.reachable(world.instance(1), Instant::now());
         assert!(reached.is_some(), "its calls can be reached");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_replica_has_recorded_of_a_session_is_dropped_unless_another_one_has_claimed_it()
+    {
+        let (world, now) = (World::new(), Instant::now());
+        let (mut view, records) = (FleetView::new(world.instance(0)), &world.records[0]);
+        heartbeat(&mut view, world.roster(100, &[0, 1, 2]), records, now);
+        assert!(!view.is_claimed_elsewhere("s"));
+        for (number, by, is_ended, expected) in
+            [(5, 2, false, true), (6, 0, false, false), (7, 1, true, false)]
+        {
+            view.learn(world.claim(number, by, is_ended), records, now);
+            assert_eq!(view.is_claimed_elsewhere("s"), expected, "{number}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -64,7 +64,7 @@ pub(super) struct RecordLine {
     log_level: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     subscriptions: Vec<Box<str>>,
-    /// Client of the session; none in a line that was read from the file.
+    /// Client for which settings count; none in a line that was read from the file.
     #[serde(skip)]
     client: Option<Principal>,
 }
@@ -192,10 +192,10 @@ impl RecordTable {
             return false;
         }
         self.remove(&key);
-        let (client, is_setting) = (line.client.clone(), !line.ended);
+        let client = line.client.clone();
         self.bytes += self.add_to_client(&line);
         self.records.insert(key, line);
-        if let Some(client) = client.filter(|_| is_setting) {
+        if let Some(client) = client {
             let most = client.share(MAX_CLIENT_BYTES).min(MAX_FILE_BYTES / 2);
             if self.bytes_of(&client) > most {
                 let is_enough = |table: &Self| table.bytes_of(&client) <= most / 10 * 9;
@@ -350,8 +350,9 @@ impl RecordLine {
         }
     }
 
+    /// Has settings count for the client of the session.
     fn of(self, client: &Principal) -> Self {
-        Self { client: Some(client.clone()), ..self }
+        Self { client: (!self.ended).then(|| client.clone()), ..self }
     }
 
     fn key(&self) -> Option<RecordKey> {
