@@ -68,14 +68,19 @@ impl World {
     /// Starts the heartbeats, and waits until the replicas know each other.
     async fn start(handling: OnStoreDown, seed: u64) -> Self {
         let world = Self::new(handling, seed);
-        for (fleet, _) in &world.replicas {
-            let (fleet, stop) = (Arc::clone(fleet), world.stop.clone());
+        world.run();
+        sleep(HEARTBEAT * 3).await;
+        world
+    }
+
+    /// Runs the replicas, until the world stops.
+    fn run(&self) {
+        for (fleet, _) in &self.replicas {
+            let (fleet, stop) = (Arc::clone(fleet), self.stop.clone());
             tokio::task::spawn_local(async move {
                 fleet.run(&stop, Condition::default, || {}).await;
             });
         }
-        sleep(HEARTBEAT * 3).await;
-        world
     }
 
     /// Begins a request on a replica; true if it is admitted.
@@ -404,8 +409,43 @@ async fn live(seed: u64) {
     world.stop.cancel();
 }
 
+/// Runs one history of replicas that start without the store, and reach it one after the other.
+async fn start_alone(seed: u64) {
+    let world = World::new(OnStoreDown::Share, seed);
+    world.replicas.iter().for_each(|(_, link)| link.is_cut.store(true, Ordering::Relaxed));
+    world.run();
+    let truth = Rc::new(Truth::default());
+    let mut dice = Dice::new(seed);
+    let times = [0; 3].map(|_| Duration::from_millis(dice.below(8_000)));
+    *truth.dice.borrow_mut() = Some(dice);
+    let limits = [rate(BURST)];
+    let joining = join_all(world.replicas.iter().zip(times).map(|((_, link), time)| async move {
+        sleep(time).await;
+        link.is_cut.store(false, Ordering::Relaxed);
+    }));
+    let requests =
+        join_all((0..9).map(|number| make_requests(&world, number % 3, &limits, &truth)));
+    tokio::join!(joining, requests);
+    sleep(HEARTBEAT * 8).await;
+    let (admitted, charged) = (truth.admitted.get(), world.charged());
+    assert_eq!(charged, admitted as u64, "seed {seed}, after {times:?}");
+    // One that is still alone admits its share, of which those with the store do not know.
+    let most = (BURST + 2 * (BURST / 3)) as usize;
+    assert!(admitted <= most, "seed {seed}, after {times:?}: {admitted} of {most}");
+    world.stop.cancel();
+}
+
+#[test]
+fn replicas_that_start_without_the_store_admit_no_more_than_their_shares_until_they_reach_it() {
+    run_histories(start_alone);
+}
+
 #[test]
 fn limits_hold_however_late_the_store_replies() {
+    run_histories(live);
+}
+
+fn run_histories<F: Future<Output = ()>>(history: impl Fn(u64) -> F) {
     let count = if std::env::var_os("WEIR_NIGHTLY").is_some() { NIGHTLY_SEEDS } else { SEEDS };
     let number = |name| std::env::var(name).ok().map(|it| it.parse().expect("a number"));
     let alone: Option<u64> = number("WEIR_SEED");
@@ -413,7 +453,7 @@ fn limits_hold_however_late_the_store_replies() {
     for seed in seeds {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
-        LocalSet::new().block_on(&runtime, live(seed));
+        LocalSet::new().block_on(&runtime, history(seed));
     }
 }
 
