@@ -122,7 +122,8 @@ impl Shared {
             let read = read_half.read(&mut buffer).await.unwrap_or(0);
             loop {
                 let current = *cut.borrow_and_update();
-                let is_cut = || current.parts(|| connection.from(&self.processes), connection.to);
+                let is_cut =
+                    || current.parts(|| connection.find_from(&self.processes), connection.to);
                 if !tokio::task::block_in_place(is_cut) {
                     break;
                 }
@@ -141,7 +142,7 @@ impl Shared {
 impl Connection {
     /// Finds the replica that has connected, when a cut makes a difference: that takes long where
     /// there are many sockets. `None` if it has closed the connection again.
-    fn from(&self, processes: &Mutex<HashMap<u32, usize>>) -> Option<usize> {
+    fn find_from(&self, processes: &Mutex<HashMap<u32, usize>>) -> Option<usize> {
         *self.from.get_or_init(|| {
             let [from, to] = self.ends.map(|end| format!("0100007F:{:04X}", end.port()));
             let pair = format!(": {from} {to} ");

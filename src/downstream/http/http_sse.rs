@@ -143,8 +143,7 @@ async fn forward(
     let owner = Instance::split_named(id).filter(|_| request.state.fleet().is_some());
     let Some((instance, _)) = owner else { return Err(session_ended(&request.state)) };
     request.read_text().await?;
-    let forwarded =
-        hop::forward_to(request, client, instance, "the stream of this session").await?;
+    let forwarded = hop::forward_to(request, client, instance, "the stream of the session").await?;
     forwarded.ok_or_else(|| session_ended(&request.state))
 }
 

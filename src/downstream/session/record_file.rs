@@ -34,13 +34,13 @@ pub(super) struct RecordTable {
     bytes: usize,
     /// Size of the settings of each client, as far as they are known to be its own.
     bytes_by_client: HashMap<Principal, usize>,
-    /// RecordChanges that are not written yet.
+    /// Changes that are not written yet.
     pending: RecordChanges,
     /// Inode of the file, and bytes of it that were read.
     read: (u64, u64),
 }
 
-/// RecordChanges of records, which are to be written.
+/// Changes of records, which are to be written.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RecordChanges {
     pub(super) ended: EndedSessions,
@@ -192,10 +192,11 @@ impl RecordTable {
             return false;
         }
         self.remove(&key);
-        let client = line.client.clone();
-        self.bytes += self.add_to_client(&line);
+        let (client, size) = (line.client.clone(), line.to_json().len());
+        self.bytes += size;
         self.records.insert(key, line);
         if let Some(client) = client {
+            *self.bytes_by_client.entry(client.clone()).or_default() += size;
             let most = client.share(MAX_CLIENT_BYTES).min(MAX_FILE_BYTES / 2);
             if self.bytes_of(&client) > most {
                 let is_enough = |table: &Self| table.bytes_of(&client) <= most / 10 * 9;
@@ -223,15 +224,7 @@ impl RecordTable {
         self.bytes_by_client.get(client).copied().unwrap_or_default()
     }
 
-    /// Counts a line for its client, and returns its size.
-    fn add_to_client(&mut self, line: &RecordLine) -> usize {
-        let size = line.to_json().len();
-        if let Some(client) = &line.client {
-            *self.bytes_by_client.entry(client.clone()).or_default() += size;
-        }
-        size
-    }
-
+    /// Removes a record; false if there is none.
     fn remove(&mut self, key: &RecordKey) -> bool {
         let Some(known) = self.records.remove(key) else { return false };
         let size = known.to_json().len();
