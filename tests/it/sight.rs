@@ -15,7 +15,7 @@ use crate::upstream::Script;
 use crate::world::{World, pass, with_pair};
 
 /// Number of (client, item, request) cases, by day and nightly.
-const CASES: usize = 25_000;
+const CASES: usize = 12_500;
 const NIGHTLY_CASES: usize = 1_000_000;
 
 /// Names of items; each upstream has some of them.

@@ -46,7 +46,7 @@ use server::Server;
 use weather::FaultyNetwork;
 
 /// Number of seeds by day; nightly as many as fit into this time, up to a maximum.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 100;
 const NIGHTLY_SEEDS: u64 = 100_000;
 const NIGHT: Duration = Duration::from_secs(30 * 60);
 

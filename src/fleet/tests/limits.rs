@@ -463,5 +463,5 @@ const BURST: u32 = 40;
 const MOST: usize = 3;
 /// Requests of one client.
 const REQUESTS: usize = 15;
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 100;
 const NIGHTLY_SEEDS: u64 = 20_000;

@@ -1142,7 +1142,7 @@ const AGREED: Duration = Duration::from_millis(2_500);
 const MAX_REPLICAS: usize = 4;
 const ROUNDS: usize = 2;
 const ACTIONS: usize = 100;
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 100;
 const NIGHTLY_SEEDS: u64 = 20_000;
 /// Failed seeds after which no more are tried.
 const MAX_FAILURES: usize = 10;
