@@ -238,6 +238,23 @@ impl Catalog {
         }
     }
 
+    /// Removes the lists, capabilities and instructions of an upstream, which all views report as
+    /// missing then.
+    pub fn clear(&self, upstream: &UpstreamName) {
+        let Some(upstream_index) = self.index_of(upstream) else { return };
+        self.set_upstream_info(upstream, UpstreamInfo::default());
+        let writer = &mut *self.lock_writer();
+        for kind in Kind::ALL {
+            let source = &mut writer.sources[upstream_index];
+            source.previous[kind.index()] = Vec::new();
+            let Some(old) = source.exported[kind.index()].take() else { continue };
+            cpu_bound::run(writer.weight_of(old.items.len()), || {
+                self.refresh_views(writer, upstream_index, kind);
+            });
+            cpu_bound::discard(old.items.len(), old);
+        }
+    }
+
     /// Hides an upstream from all views, which report it as missing, or shows it again with its
     /// last lists.
     pub fn hide(&self, upstream: &UpstreamName, is_hidden: bool) {

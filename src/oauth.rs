@@ -12,6 +12,7 @@
 
 mod access_token;
 mod account;
+mod binding;
 mod challenge;
 mod discovery;
 mod metadata;
@@ -43,13 +44,15 @@ pub use account::{Account, TokenOutcome};
 pub use challenge::BearerChallenge;
 pub use sign_in::SignIn;
 pub use signing_key::SigningKey;
-pub use vault::{SignInRecord, Vault};
+pub use vault::{SignInNumber, SignInRecord, Vault};
 
 /// Settings of the account at one upstream. `Debug` tells two accounts apart, without secrets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// URL of the upstream, without a query.
     pub upstream: Url,
+    /// Hash of the whole URL, whose query may contain a secret: a sign-in is good for one URL.
+    pub endpoint: String,
     /// Grant by which tokens are obtained.
     pub grant: Grant,
     /// Issuer of the tokens; `None` accepts the one that the upstream names first.

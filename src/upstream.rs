@@ -48,7 +48,7 @@ use crate::mcp::input_request::ClientFeatures;
 use crate::mcp::kind::ListTopic;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::{Era, Revision};
-use crate::oauth;
+use crate::oauth::{self, SignInNumber};
 use crate::sha256::sha256;
 use crate::timestamp;
 use connect::{ChildCommand, Egress};
@@ -383,6 +383,8 @@ pub struct ConnectionInfo {
     pub capabilities: Capabilities,
     /// Server instructions, cut to [`MAX_INSTRUCTIONS_BYTES`].
     pub instructions: Option<Arc<str>>,
+    /// Sign-in with which it was opened; `None` without an account.
+    pub sign_in: Option<SignInNumber>,
 }
 
 impl ConnectionInfo {

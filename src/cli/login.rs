@@ -131,11 +131,14 @@ pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
     let Some(name) = &args.upstream else {
         return list(&config, state, args.report.json);
     };
-    let target = find(&config, name)?;
+    let target = find(&config, name, state)?;
     // The user signs in only if the result can be kept and recorded.
     Vault::open(state).map_err(|error| vault_failure(state, &error))?;
     let log = audit::open_for_command(&config)?;
-    let kept = async { keep(name, state, sign_in(name, target, state, &args).await?).await };
+    let kept = async {
+        let record = sign_in(name, &target, state, &args).await?;
+        keep(name, &target, state, record).await
+    };
     // A sign-in that a signal ends is recorded, too.
     let kept = signals.run_until_signal(kept).await;
     write_audit(log, SignInEvent::Login, name, kept.as_ref().err()).await;
@@ -145,19 +148,20 @@ pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
 /// Signs a user in to an upstream.
 async fn sign_in(
     name: &str,
-    target: SignInTarget<'_>,
+    target: &SignInTarget<'_>,
     state: &Path,
     args: &LoginArgs,
 ) -> Result<SignInRecord, Failure> {
     let SignInTarget { url, headers, account, http } = target;
-    let challenge = challenge(&http, url, headers).await?;
+    let challenge = challenge(http, url, headers).await?;
     let listener = RedirectListener::bind(args.port).await.map_err(|error| {
         Failure::Unreachable(format!("no port for the browser's way back: {error}"))
     })?;
     // One that cannot be read is replaced.
     let vault = Vault::open_existing(state).unwrap_or_default();
     let earlier = vault.and_then(|vault| vault.read(name).unwrap_or_default());
-    let sign_in = SignIn::begin(&http, account, &challenge, listener.uri(), earlier.as_ref());
+    let (uri, earlier) = (listener.uri(), earlier.as_ref());
+    let sign_in = SignIn::begin(http, name, account, &challenge, uri, earlier);
     let sign_in = sign_in.await.map_err(failure)?;
     let issuer = sanitize_line(sign_in.issuer());
     output::print_stderr(&format!("Sign in at {issuer}:\n\n{}\n", sign_in.url()));
@@ -168,27 +172,41 @@ async fn sign_in(
     let response = response.map_err(|_| {
         Failure::Unauthenticated("no user has signed in within 10 min: start again".into())
     })?;
-    let signed_in = sign_in.finish(&http, &response).await;
-    if let (Err(OAuthError::Refused(_)), Some(_)) = (&signed_in, &earlier) {
+    let signed_in = sign_in.finish(http, &response).await;
+    if let (Err(OAuthError::Refused(_)), Some(_)) = (&signed_in, earlier) {
         // What the upstream demands beyond may be the reason: the next sign-in goes without it.
-        if let Some((vault, lock)) = Vault::open_locked(state, name).await.map_err(failure)?
-            && let Ok(Some(mut record)) = vault.read(name)
-        {
-            record.forget_demands();
-            vault.write(name, &record, &lock).map_err(failure)?;
-        }
+        Vault::forget_demands(state, name).await.map_err(failure)?;
     }
     signed_in.map_err(failure)
 }
 
-/// Keeps a sign-in in place of the earlier one.
-async fn keep(name: &str, state: &Path, record: SignInRecord) -> Result<SignInRecord, Failure> {
-    let vault = Vault::open(state).map_err(|error| vault_failure(state, &error))?;
-    let _keys = vault.lock_keys().await.map_err(failure)?;
-    // The keys may have been changed before the lock was there.
-    let vault = Vault::open(state).map_err(|error| vault_failure(state, &error))?;
-    let lock = vault.lock(name).await.map_err(failure)?;
-    vault.write(name, &record, &lock).map_err(failure)?;
+/// Keeps a sign-in in place of the earlier one, whose tokens are revoked. A sign-in that cannot be
+/// kept is revoked itself.
+async fn keep(
+    name: &str,
+    target: &SignInTarget<'_>,
+    state: &Path,
+    record: SignInRecord,
+) -> Result<SignInRecord, Failure> {
+    let former = match Vault::sign_in(state, name, record.clone()).await {
+        Ok(former) => former,
+        Err(error) => {
+            let _ = target.revoke(&record).await;
+            return Err(failure(error));
+        }
+    };
+    let problem = match former {
+        None => None,
+        Some(former) if former.is_revocable_beside(&record) => target.revoke(&former).await,
+        Some(_) => Some(format!(
+            "the authorization server may count both as one; to revoke them, run \
+             `weir logout {name}` before `weir login {name}`"
+        )),
+    };
+    if let Some(problem) = problem {
+        let text = "the tokens of the former sign-in were not revoked";
+        output::print_stderr(&format!("{text}: {problem}"));
+    }
     Ok(record)
 }
 
@@ -214,32 +232,19 @@ pub(super) async fn logout(args: LogoutArgs) -> Result<(), Failure> {
     let name = &args.upstream;
     let config = load(&args.report, Some(name.clone())).await?;
     let state = state(&config)?;
-    let target = find(&config, name);
-    let not_signed_in = || Failure::Usage(format!("no user is signed in to `{name}`"));
-    let Some((vault, lock)) = Vault::open_locked(state, name).await.map_err(failure)? else {
-        target?;
-        return Err(not_signed_in());
-    };
-    // One that cannot be read is removed all the same.
-    let record = vault.read(name).unwrap_or_default();
+    let target = find(&config, name, state);
     let log = audit::open_for_command(&config)?;
-    if !vault.remove(name, &lock).map_err(failure)? {
+    // One that cannot be read is removed all the same.
+    let (was_signed_in, record) = Vault::sign_out(state, name).await.map_err(failure)?;
+    if !was_signed_in {
         // The upstream may not even be one to which users sign in.
         target?;
-        return Err(not_signed_in());
+        return Err(Failure::Usage(format!("no user is signed in to `{name}`")));
     }
-    drop(lock);
-    let revoked = match (record, target) {
-        (Some(record), Ok(SignInTarget { account, http, .. })) => {
-            record.revoke(&http, account).await.map_err(failure)
-        }
-        (None, _) => Err(Failure::Usage("they cannot be read".into())),
-        (_, Err(failure)) => Err(failure),
-    };
-    let problem = match revoked {
-        Ok(true) => None,
-        Ok(false) => Some("the authorization server does not support that".to_owned()),
-        Err(failure) => Some(sanitize_line(&failure.to_string())),
+    let problem = match (&record, target) {
+        (Some(record), Ok(target)) => target.revoke(record).await,
+        (None, _) => Some("they cannot be read".to_owned()),
+        (_, Err(failure)) => Some(sanitize_line(&failure.to_string())),
     };
     if let Some(problem) = problem {
         output::print_stderr(&format!("the tokens were removed here, and not revoked: {problem}"));
@@ -293,12 +298,23 @@ fn state(config: &Config) -> Result<&Path, Failure> {
 struct SignInTarget<'a> {
     url: &'a Uri,
     headers: &'a HeaderMap,
-    account: &'a Settings,
+    account: Settings,
     /// Client for requests to it and to its authorization server.
     http: HttpRequests,
 }
 
-fn find<'a>(config: &'a Config, name: &str) -> Result<SignInTarget<'a>, Failure> {
+impl SignInTarget<'_> {
+    /// Revokes the tokens of a sign-in; returns why it cannot.
+    async fn revoke(&self, record: &SignInRecord) -> Option<String> {
+        match record.revoke(&self.http, &self.account).await {
+            Ok(true) => None,
+            Ok(false) => Some("the authorization server does not support that".to_owned()),
+            Err(error) => Some(sanitize_line(&error.to_string())),
+        }
+    }
+}
+
+fn find<'a>(config: &'a Config, name: &str, state: &Path) -> Result<SignInTarget<'a>, Failure> {
     let found = config.upstreams.iter().find(|upstream| upstream.name() == name);
     let upstream = found.ok_or_else(|| {
         let name = sanitize_line(name);
@@ -310,6 +326,7 @@ fn find<'a>(config: &'a Config, name: &str) -> Result<SignInTarget<'a>, Failure>
         {
             let connect = Arc::new(System::new());
             let http = HttpRequests { connect, egress: egress.clone() };
+            let account = Settings { state: Some(state.to_owned()), ..(**account).clone() };
             Ok(SignInTarget { url, headers, account, http })
         }
         _ => {

@@ -11,6 +11,7 @@ use crate::mcp::definition::item::Item;
 use crate::mcp::definition::shape;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use crate::oauth::SignInNumber;
 use crate::sync::{Mutex, MutexGuard};
 
 /// Last lists of one upstream: all items of each kind that were read. When approvals or the
@@ -25,6 +26,8 @@ pub(crate) struct LastListsState {
     pub(crate) snapshots: [Option<Arc<ListSnapshot>>; 4],
     /// Whether the upstream is hidden from the lists because it has been down for too long.
     pub(crate) is_hidden: bool,
+    /// Sign-in for which they were read.
+    pub(crate) sign_in: Option<SignInNumber>,
 }
 
 impl Clone for LastLists {
@@ -42,12 +45,24 @@ impl Drop for LastLists {
 impl LastLists {
     /// Publishes everything that is known about the upstream.
     pub(crate) fn publish(&self, name: &UpstreamName, catalog: &Catalog, inspectors: &Inspectors) {
-        let LastListsState { info, snapshots, is_hidden } = self.lock().clone();
+        let LastListsState { info, snapshots, is_hidden, .. } = self.lock().clone();
         catalog.hide(name, is_hidden);
         info.into_iter().for_each(|it| publish_info(name, catalog, inspectors, it));
         for (kind, snapshot) in Kind::ALL.into_iter().zip(snapshots) {
             snapshot.into_iter().for_each(|it| publish(name, catalog, inspectors, kind, &it));
         }
+    }
+
+    /// Forgets the lists unless they were read for this sign-in. Returns whether it was another one.
+    pub(crate) fn begin(&self, sign_in: Option<SignInNumber>) -> bool {
+        let is_other = std::mem::replace(&mut self.lock().sign_in, sign_in) != sign_in;
+        if is_other {
+            self.lock().info = None;
+            let old = std::mem::take(&mut self.lock().snapshots);
+            // Outside of the lock, because dropping a long list takes time.
+            old.into_iter().for_each(discard);
+        }
+        is_other
     }
 
     /// Replaces the list of a kind.

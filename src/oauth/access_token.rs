@@ -11,6 +11,7 @@ use zeroize::Zeroizing;
 
 use super::OAuthError;
 use super::token_request::{IssuedToken, sensitive};
+use super::vault::SignInNumber;
 use crate::secret::Secret;
 
 /// Access token. Cheap to clone.
@@ -20,6 +21,8 @@ pub struct AccessToken {
     /// Times after which it is renewed, and no longer used; `None` if it does not expire.
     pub(super) times: Option<(Instant, Instant)>,
     pub(super) number: u64,
+    /// Sign-in to which it belongs.
+    sign_in: SignInNumber,
 }
 
 /// Finders of access tokens in the bytes that a server sends.
@@ -46,6 +49,11 @@ impl AccessToken {
     pub fn authorization(&self) -> HeaderValue {
         self.authorization.clone()
     }
+
+    /// Sign-in to which the token belongs.
+    pub fn sign_in(&self) -> SignInNumber {
+        self.sign_in
+    }
 }
 
 impl fmt::Debug for AccessToken {
@@ -55,14 +63,18 @@ impl fmt::Debug for AccessToken {
 }
 
 impl AccessToken {
-    pub(super) fn new(issued: &IssuedToken, number: u64) -> Result<Self, OAuthError> {
+    pub(super) fn new(
+        issued: &IssuedToken,
+        sign_in: SignInNumber,
+        number: u64,
+    ) -> Result<Self, OAuthError> {
         let times = issued.lifetime.map(|lifetime| {
             let now = Instant::now();
             // A token that lives shorter is renewed at most once a second.
             let lifetime = lifetime.max(MIN_LIFETIME);
             (now + lifetime.mul_f64(RENEWED_AT), now + lifetime)
         });
-        Ok(Self { authorization: authorization(&issued.token)?, times, number })
+        Ok(Self { authorization: authorization(&issued.token)?, times, number, sign_in })
     }
 }
 

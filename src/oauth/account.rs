@@ -21,15 +21,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::access_token::{AccessToken, TokenFinders, token_finders, token_of};
+use super::binding;
 use super::challenge::BearerChallenge;
-use super::discovery::{Discovered, changed, discover};
+use super::discovery::{Discovered, discover};
 use super::step_up::StepUp;
 use super::token_request::{IssuedToken, TokenGrant, TokenRequest};
 use super::url_rules::OAuthClient;
-use super::vault::{RecordVersion, SignInRecord};
+use super::vault::{BoundClient, RecordVersion, SignInNumber, SignInRecord};
 use super::{Grant, OAuthError, OAuthHttp, Settings};
 use crate::backoff::Backoff;
-use crate::secret::Secret;
 use crate::sync::Mutex;
 use kept_sign_in::LOOK_INTERVAL;
 
@@ -47,6 +47,8 @@ pub struct Account {
     outcome: watch::Sender<TokenOutcome>,
     /// Finders of the last two tokens: the former one may still be valid.
     finders: watch::Sender<TokenFinders>,
+    /// Sign-in whose tokens are used; `None` if no user is signed in.
+    sign_in: watch::Sender<Option<SignInNumber>>,
 }
 
 /// Outcome of the last request for a token.
@@ -69,8 +71,8 @@ struct AccountState {
     challenge: Option<BearerChallenge>,
     /// Result of the discovery since that challenge.
     discovered: Option<Arc<Discovered>>,
-    /// Issuer that was discovered first: the credentials are bound to it.
-    issuer: Option<String>,
+    /// Issuer to which the credentials belong, as far as that is known.
+    bound: Option<BoundClient>,
     /// Renewal that runs.
     renewal: Option<Renewal>,
     /// Number of a token that the upstream has refused when it was new, and the time until which
@@ -78,12 +80,16 @@ struct AccountState {
     rejected: Option<(u64, Instant)>,
     /// Number of the last token that the upstream has refused.
     refused: Option<u64>,
+    /// Pause between renewals because of refusals.
+    pace: RefusalPace,
     failure: Option<RenewalFailure>,
     /// Time at which the sign-in in the vault is looked at again, and its version then.
     look: Option<Instant>,
     version: Option<RecordVersion>,
-    /// Renewed sign-in that could not be written, and the access token that it replaces.
-    unwritten: Option<(Secret, SignInRecord)>,
+    /// Why the sign-in in the vault cannot be read: its tokens are not used.
+    unreadable: Option<OAuthError>,
+    /// Sign-in whose renewal could not be written, before and after it.
+    unwritten: Option<Box<(SignInRecord, SignInRecord)>>,
     backoff: Backoff,
     /// Scopes that were requested last, and those that the upstream has demanded since.
     scope: Option<String>,
@@ -117,13 +123,15 @@ impl Account {
             last: None,
             challenge: None,
             discovered: None,
-            issuer: None,
+            bound: None,
             renewal: None,
             rejected: None,
             refused: None,
+            pace: RefusalPace::default(),
             failure: None,
             look: None,
             version: None,
+            unreadable: None,
             unwritten: None,
             backoff: BACKOFF,
             scope: None,
@@ -132,7 +140,31 @@ impl Account {
         });
         let outcome = watch::Sender::default();
         let (has_failed, finders) = (AtomicBool::new(false), watch::Sender::default());
-        Arc::new(Self { name, settings, http, tracker, stop, state, has_failed, outcome, finders })
+        let sign_in = (!settings.grant.is_of_user()).then(SignInNumber::default);
+        let sign_in = watch::Sender::new(sign_in);
+        Arc::new(Self {
+            name,
+            settings,
+            http,
+            tracker,
+            stop,
+            state,
+            has_failed,
+            outcome,
+            finders,
+            sign_in,
+        })
+    }
+
+    /// Takes over to which authorization server the credentials belong from the account that this
+    /// one replaces.
+    pub(crate) fn succeed(&self, before: &Self) {
+        self.state.lock().bound = before.state.lock().bound.clone();
+    }
+
+    /// Whether a user signs in for it.
+    pub(crate) fn is_of_user(&self) -> bool {
+        self.settings.grant.is_of_user()
     }
 
     /// Returns a token for the next request; `None` if the upstream has not demanded one yet.
@@ -145,6 +177,10 @@ impl Account {
             let mut state = self.state.lock();
             let now = Instant::now();
             self.look(&mut state, now);
+            if let Some(error) = state.unreadable.clone() {
+                self.publish(TokenOutcome::Failed(error.clone()));
+                return Err(error);
+            }
             match &state.token {
                 Some(token) => match token.times {
                     Some((_, expires)) if expires <= now => self.renewal(&mut state)?,
@@ -186,17 +222,19 @@ impl Account {
         }
         let renewal = {
             let mut state = self.state.lock();
-            match &state.token {
-                Some(token) if state.is_rejected(token) => return Err(self.rejected()),
-                _ => {
-                    if !challenge.demands_scope() {
-                        state.challenge = Some(challenge);
-                        state.discovered = None;
-                        state.refused = refused.map(|token| token.number);
-                    }
-                    self.renewal(&mut state)?
-                }
+            if state.token.as_ref().is_some_and(|token| state.is_rejected(token)) {
+                return Err(self.rejected());
             }
+            if !challenge.demands_scope() {
+                let is_begun = state.renewal.is_some();
+                if refused.is_some() && !is_begun && !state.pace.allows(Instant::now()) {
+                    return Err(self.rejected());
+                }
+                state.challenge = Some(challenge);
+                state.discovered = None;
+                state.refused = refused.map(|token| token.number);
+            }
+            self.renewal(&mut state)?
         };
         renewal.await
     }
@@ -309,15 +347,20 @@ impl Account {
         };
         let mut state = self.state.lock();
         state.renewal = None;
+        // The user may have signed in or out in the meantime.
+        state.look = None;
+        self.look(&mut state, Instant::now());
         let number = state.issued + 1;
-        let token = issued.and_then(|issued| AccessToken::new(&issued, number));
+        let token = issued.and_then(|(issued, sign_in)| match *self.sign_in.borrow() {
+            Some(present) if present == sign_in => AccessToken::new(&issued, sign_in, number),
+            _ => Err(sign_in_replaced()),
+        });
         match &token {
             Ok(token) => {
                 tracing::debug!(upstream = self.name, "access token issued");
                 state.issued = number;
                 state.failure = None;
-                // The sign-in may have changed since: it is compared again.
-                state.version = version;
+                state.pace.issued(Instant::now());
                 self.has_failed.store(false, Ordering::Relaxed);
                 state.backoff.reset();
                 let last = state.last.replace(token.authorization());
@@ -339,7 +382,8 @@ impl Account {
         self.stop.run_until_cancelled(work).await.unwrap_or_else(|| Err(stopping()))
     }
 
-    async fn request_token(&self) -> Result<IssuedToken, OAuthError> {
+    /// Requests a token, and returns it with the sign-in to which it belongs.
+    async fn request_token(&self) -> Result<(IssuedToken, SignInNumber), OAuthError> {
         let settings = &self.settings;
         let client = OAuthClient::new(&*self.http, settings);
         let (grant, registered) = match &settings.grant {
@@ -369,11 +413,7 @@ impl Account {
         let issued = request.send(&client).await;
         let mut state = self.state.lock();
         match &issued {
-            Ok(_) => {
-                state.scope = scope;
-                // From now on the credentials belong to this server.
-                state.issuer.get_or_insert_with(|| discovered.server.issuer.clone());
-            }
+            Ok(_) => state.scope = scope,
             Err(error) => {
                 // The server may have moved.
                 state.discovered = None;
@@ -385,20 +425,22 @@ impl Account {
             }
         }
         drop(state);
-        issued
+        issued.map(|issued| (issued, SignInNumber::default()))
     }
 
-    /// Discovers the authorization server, which must be the one that was discovered first: the
-    /// credentials belong to it (spec 2026-07-28, authorization, authorization server binding).
+    /// Discovers the authorization server, which must be the one to which the credentials belong.
+    /// From now on that is this one.
     async fn discover(&self, client: &OAuthClient<'_>) -> Result<Arc<Discovered>, OAuthError> {
         let challenge = self.state.lock().challenge.clone().unwrap_or_default();
         let found = Arc::new(discover(client, &challenge).await?);
-        let mut state = self.state.lock();
-        if let Some(issuer) = state.issuer.as_ref().filter(|it| **it != found.server.issuer) {
-            let text = changed(issuer, &found.server.issuer);
-            let text = format!("{text}: if that is right, set auth.issuer");
-            return Err(OAuthError::Refused(text));
+        let (name, settings, issuer) = (&*self.name, &self.settings, &found.server.issuer);
+        let known = self.state.lock().bound.clone();
+        let bound = binding::check(name, settings, known.as_ref(), issuer)?;
+        if let Some(bound) = &bound {
+            binding::note(name, settings, bound).await;
         }
+        let mut state = self.state.lock();
+        state.bound = bound;
         state.discovered = Some(Arc::clone(&found));
         Ok(found)
     }
@@ -455,6 +497,37 @@ impl AccountState {
     }
 }
 
+/// Pace of the renewals that an upstream causes because it refuses tokens.
+#[derive(Debug, Default)]
+struct RefusalPace {
+    issued: Option<Instant>,
+    pause: Duration,
+}
+
+impl RefusalPace {
+    /// Returns whether a token that was refused may be renewed now. The pauses grow while tokens
+    /// are refused that are young.
+    fn allows(&mut self, now: Instant) -> bool {
+        let Some(age) = self.issued.map(|issued| now.duration_since(issued)) else { return true };
+        if age < self.pause {
+            return false;
+        }
+        self.pause = match age < MAX_REFUSAL_PAUSE {
+            true => (self.pause * 2).clamp(MIN_REFUSAL_PAUSE, MAX_REFUSAL_PAUSE),
+            false => MIN_REFUSAL_PAUSE,
+        };
+        true
+    }
+
+    fn issued(&mut self, now: Instant) {
+        self.issued = Some(now);
+    }
+}
+
+fn sign_in_replaced() -> OAuthError {
+    OAuthError::Unavailable("a user has signed in or out in the meantime".into())
+}
+
 fn stopping() -> OAuthError {
     OAuthError::Unavailable("Weir is stopping".into())
 }
@@ -462,6 +535,10 @@ fn stopping() -> OAuthError {
 /// Pauses after failures.
 const BACKOFF: Backoff =
     Backoff::new(Duration::from_secs(1), Duration::from_secs(60)).with_jitter(true);
+/// Shortest and longest pause between renewals because of refusals. A token that lives as long as
+/// the longest one is no young one.
+const MIN_REFUSAL_PAUSE: Duration = Duration::from_secs(1);
+const MAX_REFUSAL_PAUSE: Duration = Duration::from_secs(60);
 /// Time for which a token that was refused when it was new is not replaced because of refusals.
 const REJECTED_PAUSE: Duration = Duration::from_secs(60);
 

@@ -8,13 +8,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use subtle::ConstantTimeEq;
 use url::{Url, form_urlencoded};
 
+use super::binding;
 use super::challenge::BearerChallenge;
-use super::discovery::{Discovered, changed, discover};
+use super::discovery::{Discovered, discover};
 use super::registration::register;
 use super::step_up::StepUp;
 use super::token_request::{TokenGrant, TokenRequest};
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
-use super::vault::SignInRecord;
+use super::vault::{BoundClient, SignInNumber, SignInRecord};
 use super::{ClientCredential, Grant, OAuthError, OAuthHttp, RegisteredClient, Settings};
 use crate::quote::quote;
 use crate::secret::{Secret, random_token};
@@ -22,7 +23,11 @@ use crate::sha256::sha256;
 
 /// Sign-in that waits for the response of the authorization server.
 pub struct SignIn {
+    /// Name of the upstream.
+    upstream: String,
     settings: Settings,
+    /// Authorization server to which a configured client belongs.
+    bound: Option<BoundClient>,
     discovered: Discovered,
     client: RegisteredClient,
     redirect_uri: String,
@@ -35,7 +40,7 @@ pub struct SignIn {
 }
 
 impl SignIn {
-    /// Finds the authorization server of an upstream, and registers there. The user's browser
+    /// Finds the authorization server of the upstream of this name, and registers there. The user's browser
     /// comes back to `redirect_uri`. What the upstream has demanded since the `earlier` sign-in is
     /// requested, too.
     ///
@@ -44,6 +49,7 @@ impl SignIn {
     /// A server cannot be reached, or does not support what a sign-in needs.
     pub async fn begin(
         http: &dyn OAuthHttp,
+        upstream: &str,
         settings: &Settings,
         challenge: &BearerChallenge,
         redirect_uri: String,
@@ -74,15 +80,9 @@ impl SignIn {
             Grant::ClientCredentials(_) | Grant::JwtBearer { .. } => None,
         };
         let metadata_url = settings.client_metadata_url.as_deref();
-        if configured.is_some()
-            && let Some(earlier) = earlier.filter(|it| it.is_of(settings))
-            && earlier.issuer != server.issuer
-        {
-            // Spec 2026-07-28, authorization server binding.
-            let text = changed(&earlier.issuer, &server.issuer);
-            let text = format!("{text}: if that is right, set auth.issuer");
-            return Err(OAuthError::Refused(text));
-        }
+        // Earlier versions have noted it in the record only.
+        let known = earlier.filter(|it| it.is_configured_client).map(SignInRecord::bound);
+        let bound = binding::check(upstream, settings, known.as_ref(), &server.issuer)?;
         let (resource, scope) = (discovered.resource(settings), discovered.scope(settings));
         let is_of = |it: &&SignInRecord| it.is_of(settings) && it.issuer == server.issuer;
         let (step_up, before) = match earlier.filter(is_of) {
@@ -114,7 +114,9 @@ impl SignIn {
             discovered.server.token_endpoint_auth_methods_supported = Some(vec![method]);
         }
         Ok(Self {
+            upstream: upstream.to_owned(),
             settings: settings.clone(),
+            bound,
             client: registered,
             redirect_uri,
             resource,
@@ -165,6 +167,9 @@ impl SignIn {
             resource: self.resource.as_deref(),
             scope: None,
         };
+        if let Some(bound) = &self.bound {
+            binding::note(&self.upstream, &self.settings, bound).await;
+        }
         let issued = request.send(&client).await?;
         let client_secret = match (&self.client.credential, &self.settings.grant) {
             // The configured one stays in the configuration.
@@ -173,7 +178,9 @@ impl SignIn {
             (ClientCredential::Key(_) | ClientCredential::None, _) => None,
         };
         Ok(SignInRecord {
+            number: SignInNumber::random(),
             upstream: self.settings.upstream.to_string(),
+            endpoint: Some(self.settings.endpoint),
             issuer: server.issuer.clone(),
             token_endpoint: server.token_endpoint.clone(),
             token_endpoint_auth_methods_supported: server
@@ -273,7 +280,8 @@ mod tests {
             r#"{"client_id":"new","client_secret":""}"#,
         );
         let redirect_uri = "http://127.0.0.1:7/callback".to_owned();
-        SignIn::begin(script, &settings, &BearerChallenge::default(), redirect_uri, None).await
+        SignIn::begin(script, "hub", &settings, &BearerChallenge::default(), redirect_uri, None)
+            .await
     }
 
     fn of_user() -> Settings {
@@ -355,7 +363,8 @@ mod tests {
         let elsewhere = SignInRecord { issuer: "https://id.test".into(), ..demanded.clone() };
         for (record, expected) in [(earlier, "a"), (demanded, "a b c"), (elsewhere, "a")] {
             let redirect_uri = "http://127.0.0.1:7/callback".to_owned();
-            let begun = SignIn::begin(&script, &settings, &challenge, redirect_uri, Some(&record));
+            let begun =
+                SignIn::begin(&script, "hub", &settings, &challenge, redirect_uri, Some(&record));
             assert_eq!(parameters(&begun.await.expect("it begins"))["scope"], expected);
         }
     }
@@ -488,7 +497,8 @@ mod tests {
         let earlier = SignInRecord { is_configured_client: true, ..record() };
         let redirect_uri = "http://127.0.0.1:7/callback".to_owned();
         let challenge = BearerChallenge::default();
-        let begun = SignIn::begin(&script, &settings, &challenge, redirect_uri, Some(&earlier));
+        let begun =
+            SignIn::begin(&script, "hub", &settings, &challenge, redirect_uri, Some(&earlier));
         let text = "the upstream names the authorization server https://mcp.test instead of \
                     https://id.test: if that is right, set auth.issuer";
         assert_eq!(begun.await.err(), Some(OAuthError::Refused(text.into())));
@@ -508,7 +518,7 @@ mod tests {
         );
         let redirect_uri = "http://127.0.0.1:7/callback".to_owned();
         let (settings, challenge) = (of_user(), BearerChallenge::default());
-        let begun = SignIn::begin(&script, &settings, &challenge, redirect_uri, None).await;
+        let begun = SignIn::begin(&script, "hub", &settings, &challenge, redirect_uri, None).await;
         let begun = begun.expect("it begins");
         let query = format!("code=c&state={}", parameters(&begun)["state"]);
         script.document("https://mcp.test/token", r#"{"access_token":"t","token_type":"Bearer"}"#);
@@ -539,7 +549,7 @@ mod tests {
         let resource_metadata = Some("https://meta.test/resource".to_owned());
         let challenge = BearerChallenge { resource_metadata, ..BearerChallenge::default() };
         let (settings, uri) = (of_user(), "http://127.0.0.1:7/callback".to_owned());
-        let sign_in = SignIn::begin(&script, &settings, &challenge, uri, None).await;
+        let sign_in = SignIn::begin(&script, "hub", &settings, &challenge, uri, None).await;
         let sign_in = sign_in.expect("it begins");
         let query = format!("code=c&state={}", parameters(&sign_in)["state"]);
         let record = sign_in.finish(&script, &query).await.expect("signed in");
@@ -582,7 +592,7 @@ mod tests {
                 None => {
                     let uri = "http://127.0.0.1:7/callback".to_owned();
                     let challenge = BearerChallenge::default();
-                    SignIn::begin(&script, &of_user(), &challenge, uri, None).await.is_err()
+                    SignIn::begin(&script, "hub", &of_user(), &challenge, uri, None).await.is_err()
                 }
             };
             assert!(failed, "{place}");

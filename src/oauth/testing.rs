@@ -89,13 +89,14 @@ pub(crate) async fn sign_in() -> SignIn {
     script.respond("https://mcp.test/register", 201, r#"{"client_id":"new"}"#);
     let settings = Settings { grant: Grant::AuthorizationCode { client: None }, ..settings() };
     let (challenge, uri) = (BearerChallenge::default(), "http://127.0.0.1:7/callback".to_owned());
-    SignIn::begin(&script, &settings, &challenge, uri, None).await.expect("it begins")
+    SignIn::begin(&script, "hub", &settings, &challenge, uri, None).await.expect("it begins")
 }
 
 /// Settings of a client with a secret, whose authorization server is discovered.
 pub(crate) fn settings() -> Settings {
     Settings {
         upstream: Url::parse("https://mcp.test/mcp").expect("a URL"),
+        endpoint: "hash".into(),
         grant: Grant::ClientCredentials(RegisteredClient {
             id: "weir".into(),
             credential: ClientCredential::Secret("hunter2".into()),

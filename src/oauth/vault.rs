@@ -1,34 +1,38 @@
 //! Vault: the sign-ins that outlive the process, in sealed files of the state folder.
 //!
-//! Processes that share the folder share the sign-ins. The lock of a record decides which of them
-//! renews its tokens.
+//! Processes that share the folder share the sign-ins. One of them renews the tokens of a record,
+//! which takes as long as its authorization server does; a change of a record takes a moment, so
+//! that a user signs in and out whatever the others wait for.
 //!
-//! Invariants: a record is replaced as a whole, and is on disk before its tokens are used. A file
-//! that was moved to another name, or sealed with other keys, does not open.
+//! Invariants: a record is replaced as a whole, and is on disk before its tokens are used. It is
+//! changed only if it is still the one that was read. A file that was moved to another name, or
+//! sealed with other keys, does not open.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
+mod file_lock;
+mod sign_in_notes;
+mod sign_in_record;
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::process::geteuid;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tempfile::NamedTempFile;
-use tokio::time::{Instant, sleep};
 use zeroize::Zeroizing;
 
-use super::metadata::{ServerMetadata, names};
-use super::step_up::StepUp;
-use super::token_request::IssuedToken;
-use super::{ClientCredential, Grant, OAuthError, RegisteredClient, ResourceIndicator, Settings};
+use super::OAuthError;
 use crate::hex::hex;
 use crate::private_file;
-use crate::regular_file;
 use crate::sealing::{Sealer, SealingKeys};
-use crate::secret::{Secret, random_token};
+use crate::secret::random_token;
 use crate::sha256::sha256;
-use crate::timestamp::unix_time;
+pub(crate) use file_lock::FileLock;
+pub(super) use sign_in_notes::{BoundClient, SignInNotes};
+pub use sign_in_record::{SignInNumber, SignInRecord};
 
 /// Folder with the sign-ins of an installation.
 pub struct Vault {
@@ -36,127 +40,35 @@ pub struct Vault {
     sealer: Sealer,
 }
 
-/// Sign-in at the authorization server of one upstream.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SignInRecord {
-    /// URL of the upstream.
-    pub(super) upstream: String,
-    pub(super) issuer: String,
-    pub(super) token_endpoint: String,
-    pub(super) token_endpoint_auth_methods_supported: Option<Vec<String>>,
-    pub(super) revocation_endpoint: Option<String>,
-    pub(super) client_id: String,
-    /// Whether this client is in the configuration.
-    #[serde(default)]
-    pub(super) is_configured_client: bool,
-    /// Secret of a client that registered itself.
-    #[serde(serialize_with = "expose_option", deserialize_with = "secret_option")]
-    pub(super) client_secret: Option<Secret>,
-    pub(super) resource: Option<String>,
-    pub(super) scope: Option<String>,
-    pub(super) step_up: StepUp,
-    #[serde(serialize_with = "expose", deserialize_with = "secret")]
-    pub(super) access_token: Secret,
-    /// Unix time in seconds at which the access token expires; `None` if it does not.
-    pub(super) expires: Option<u64>,
-    /// Seconds for which it was issued.
-    pub(super) lifetime: Option<u64>,
-    #[serde(serialize_with = "expose_option", deserialize_with = "secret_option")]
-    pub(super) refresh_token: Option<Secret>,
-}
-
-impl SignInRecord {
-    /// Issuer of the tokens.
-    pub fn issuer(&self) -> &str {
-        &self.issuer
-    }
-
-    /// Unix time in seconds at which the access token expires, if it is not renewed.
-    pub fn expires(&self) -> Option<u64> {
-        self.expires
-    }
-
-    /// Whether the access token can be renewed.
-    pub fn is_renewable(&self) -> bool {
-        self.refresh_token.is_some()
-    }
-
-    /// Returns whether this sign-in may be used with these settings: it is for the configured
-    /// upstream, resource, issuer and client.
-    pub fn is_of(&self, settings: &Settings) -> bool {
-        let client = match &settings.grant {
-            Grant::AuthorizationCode { client } => client.as_ref(),
-            Grant::ClientCredentials(_) | Grant::JwtBearer { .. } => return false,
-        };
-        let issuer = settings.metadata_issuer.as_ref().or(settings.issuer.as_ref());
-        let resource = self.resource.as_deref();
-        let is_resource = match &settings.resource {
-            ResourceIndicator::Auto => resource.is_some_and(|it| names(it, &settings.upstream)),
-            ResourceIndicator::None => resource.is_none(),
-            ResourceIndicator::Named(named) => resource == Some(named),
-        };
-        self.upstream == settings.upstream.as_str()
-            && is_resource
-            && issuer.is_none_or(|issuer| *issuer == self.issuer)
-            && client.map_or(!self.is_configured_client, |client| client.id == self.client_id)
-    }
-
-    /// Returns the time for which the access token is still valid; `None` if it does not expire.
-    pub(super) fn rest(&self) -> Option<Duration> {
-        self.expires.map(|expires| Duration::from_secs(expires).saturating_sub(unix_time()))
-    }
-
-    /// Returns whether the access token is valid for some time, so that it needs no renewal.
-    pub(super) fn is_fresh(&self) -> bool {
-        let lifetime = self.lifetime.map_or(Duration::MAX, Duration::from_secs);
-        self.rest().is_none_or(|rest| rest > MIN_REST.min(lifetime / 5))
-    }
-
-    /// Returns the client that registered itself for this sign-in.
-    pub(super) fn client(&self) -> RegisteredClient {
-        let credential = match &self.client_secret {
-            Some(secret) => ClientCredential::Secret(secret.clone()),
-            None => ClientCredential::None,
-        };
-        RegisteredClient { id: self.client_id.clone(), credential }
-    }
-
-    /// Returns the authorization server, as far as renewals need it.
-    pub(super) fn server(&self) -> ServerMetadata {
-        ServerMetadata::of_token_endpoint(
-            self.issuer.clone(),
-            self.token_endpoint.clone(),
-            self.token_endpoint_auth_methods_supported.clone(),
-        )
-    }
-
-    /// Forgets the scopes that the upstream has demanded, which the authorization server or the
-    /// user has refused.
-    pub fn forget_demands(&mut self) {
-        self.step_up.forget(self.scope.as_deref());
-    }
-
-    /// Replaces the tokens by new ones; without a new refresh token the old one stays (RFC 6749,
-    /// 6).
-    pub(super) fn renew(&mut self, issued: &IssuedToken, refresh_token: Secret) {
-        self.access_token = issued.token.clone();
-        self.lifetime = issued.lifetime.map(|lifetime| lifetime.as_secs());
-        self.expires = issued.expires();
-        self.refresh_token = issued.refresh_token.clone().or(Some(refresh_token));
-    }
-}
-
-/// Version of a record: its file is replaced with each change.
+/// Version of what the vault has about an upstream: each file is replaced with each change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordVersion {
-    inode: u64,
-    changed: (i64, i64),
+    record: Option<FileVersion>,
+    notes: Option<FileVersion>,
 }
 
-/// Lock of a record, which is released when it is dropped.
-pub struct RecordLock {
-    _file: File,
+type FileVersion = (u64, i64, i64);
+
+impl RecordVersion {
+    /// Whether there is a record.
+    pub(super) fn has_record(self) -> bool {
+        self.record.is_some()
+    }
 }
+
+/// What becomes of a record.
+pub(super) enum Change {
+    /// It stays as it is.
+    None,
+    Write(Box<SignInRecord>),
+    /// The user has signed out.
+    SignOut,
+    /// The authorization server has ended the sign-in.
+    RunOut,
+}
+
+/// Space on the disk for a record, which is released when it is dropped.
+pub(super) struct ReservedSpace(NamedTempFile);
 
 impl Vault {
     /// Opens the vault in the state folder. Its keys are created when it is opened first.
@@ -188,71 +100,20 @@ impl Vault {
         Ok(Self { folder, sealer: keys.sealer("sign-in") })
     }
 
-    /// Seals all sign-ins with a new key, removes the former keys, and returns the number of
-    /// sign-ins. Other processes can use the vault meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// A file cannot be read or written. Then the former keys stay.
-    pub async fn rekey(state: &Path) -> Result<usize, OAuthError> {
-        let folder = Self::folder(state);
-        let failed = |error: &dyn std::fmt::Display| unusable(&folder, error);
-        let lock = Self::open(state).map_err(|error| failed(&error))?.lock_keys().await?;
-        let keys = SealingKeys::path(&folder);
-        let former = private_file::read(&keys, MAX_KEYS_BYTES).map_err(|error| failed(&error))?;
-        // All must open before anything changes.
-        let vault = Self::open(state).map_err(|error| failed(&error))?;
-        for name in vault.names().map_err(|error| failed(&error))? {
-            vault.read_file(&name)?;
-        }
-        let new = match former.split_once('\n') {
-            // A change of keys was interrupted, and is finished now.
-            Some((first, rest)) if !rest.trim().is_empty() => first.to_owned().into(),
-            _ => {
-                let new = random_token();
-                let both = Zeroizing::new(format!("{}\n{}", &*new, former.trim_end()));
-                replace_file(&keys, &both).map_err(|error| failed(&error))?;
-                new
-            }
-        };
-        let vault = Self::open(state).map_err(|error| failed(&error))?;
-        let mut count = 0;
-        for name in vault.names().map_err(|error| failed(&error))? {
-            let lock = vault.lock_file(&name).await?;
-            if let Some(record) = vault.read_file(&name)? {
-                vault.write_file(&name, &record)?;
-                count += 1;
-            }
-            drop(lock);
-        }
-        replace_file(&keys, &new).map_err(|error| failed(&error))?;
-        drop(lock);
-        Ok(count)
-    }
-
-    /// Returns the names of all records.
-    fn names(&self) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        for entry in fs::read_dir(&self.folder)? {
-            let name = entry?.file_name().into_string().unwrap_or_default();
-            if name.len() == NAME_BYTES * 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-                names.push(name);
-            }
-        }
-        Ok(names)
-    }
-
     /// Opens the vault in the state folder; `None` if there was no sign-in yet.
     ///
     /// # Errors
     ///
     /// As for [`Vault::open`].
     pub fn open_existing(state: &Path) -> Result<Option<Self>, OAuthError> {
-        let folder = Self::folder(state);
-        match folder.exists() {
-            true => Self::open(state).map(Some).map_err(|error| unusable(&folder, &error)),
+        match Self::folder(state).exists() {
+            true => Self::open_usable(state).map(Some),
             false => Ok(None),
         }
+    }
+
+    fn open_usable(state: &Path) -> Result<Self, OAuthError> {
+        Self::open(state).map_err(|error| unusable(&Self::folder(state), &error))
     }
 
     /// Returns the folder of the vault in the state folder.
@@ -260,59 +121,113 @@ impl Vault {
         state.join("sign-in")
     }
 
-    /// Opens the vault with the lock of an upstream's record, as [`Vault::lock`] does; `None` if
-    /// there was no sign-in yet.
+    /// Seals everything with a new key, removes the former keys, and returns the number of sign-ins.
+    /// Other processes can use the vault meanwhile, and change nothing until it is done.
     ///
     /// # Errors
     ///
-    /// As for [`Vault::open`] and [`Vault::lock`].
-    pub async fn open_locked(
-        state: &Path,
-        upstream: &str,
-    ) -> Result<Option<(Self, RecordLock)>, OAuthError> {
-        let Some(vault) = Self::open_existing(state)? else { return Ok(None) };
-        let lock = vault.lock(upstream).await?;
-        // The keys may have been changed before the lock was there.
-        Ok(Self::open_existing(state)?.map(|vault| (vault, lock)))
+    /// A file cannot be read or written. Then the former keys stay.
+    pub async fn rekey(state: &Path) -> Result<usize, OAuthError> {
+        let _lock = Self::open_usable(state)?.lock_changes().await?;
+        let vault = Self::open_usable(state)?;
+        let failed = |error: &dyn std::fmt::Display| unusable(&vault.folder, error);
+        let keys = SealingKeys::path(&vault.folder);
+        let former = private_file::read(&keys, MAX_KEYS_BYTES).map_err(|error| failed(&error))?;
+        // All must open before anything changes.
+        let names = vault.names().map_err(|error| failed(&error))?;
+        let mut all = Vec::new();
+        for name in names {
+            if let Some(content) = vault.read_file(&name)? {
+                all.push((name, content));
+            }
+        }
+        let new = match former.split_once('\n') {
+            // A change of keys was interrupted, and is finished now.
+            Some((first, rest)) if !rest.trim().is_empty() => first.to_owned().into(),
+            _ => {
+                let new = random_token();
+                let both = Zeroizing::new(format!("{}\n{}", &*new, former.trim_end()));
+                vault.replace_file(&keys, &both, None).map_err(|error| failed(&error))?;
+                new
+            }
+        };
+        let vault = Self::open_usable(state)?;
+        for (name, content) in &all {
+            vault.write_file(name, content, None)?;
+        }
+        vault.replace_file(&keys, &new, None).map_err(|error| failed(&error))?;
+        Ok(all.iter().filter(|(name, _)| !name.ends_with(NOTES)).count())
     }
 
-    /// Waits for the lock of all keys, which [`Vault::rekey`] has: no record is made meanwhile.
+    /// Returns the names of all files with sealed contents.
+    fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let name = entry?.file_name().into_string().unwrap_or_default();
+            let stem = name.strip_suffix(NOTES).unwrap_or(&name);
+            if stem.len() == NAME_BYTES * 2 && stem.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    // === Locks ===
+
+    /// Waits until no other process renews the tokens of an upstream's record. One that has been
+    /// stopped is not waited for.
     ///
     /// # Errors
     ///
-    /// As for [`Vault::lock`].
-    pub async fn lock_keys(&self) -> Result<RecordLock, OAuthError> {
-        // No upstream has this name.
-        self.lock("").await
+    /// Other processes renew them, and do not finish; or the file cannot be created.
+    pub(super) async fn lock_renewal(&self, upstream: &str) -> Result<FileLock, OAuthError> {
+        // Each process that is stopped keeps one of the files.
+        for number in 0..MAX_STOPPED {
+            let suffix = if number == 0 { "lock".to_owned() } else { format!("lock{number}") };
+            let path = self.folder.join(name(upstream)).with_extension(suffix);
+            let locked = FileLock::acquire(&path, LOCK_PATIENCE).await;
+            if let Some(lock) = locked.map_err(|error| unusable(&path, &error))? {
+                return Ok(lock);
+            }
+        }
+        let text = "other processes do not finish the renewal of the sign-in";
+        Err(OAuthError::Unavailable(text.into()))
     }
 
-    /// Waits for the lock of an upstream's record, for a bounded time.
-    ///
-    /// # Errors
-    ///
-    /// Another process has had the lock for all that time, or the file cannot be created.
-    pub async fn lock(&self, upstream: &str) -> Result<RecordLock, OAuthError> {
-        self.lock_file(&name(upstream)).await
+    /// Waits until no other process changes the vault, which takes a moment. One that has been
+    /// stopped is not waited for.
+    async fn lock_changes(&self) -> Result<FileLock, OAuthError> {
+        let path = self.folder.join("changes.lock");
+        let locked = FileLock::acquire(&path, LOCK_PATIENCE).await;
+        match locked.map_err(|error| unusable(&path, &error))? {
+            Some(lock) => {
+                self.remove_leftovers();
+                Ok(lock)
+            }
+            None => Ok(FileLock::without()),
+        }
     }
 
-    async fn lock_file(&self, name: &str) -> Result<RecordLock, OAuthError> {
-        let path = self.folder.join(name).with_extension("lock");
-        let file = regular_file::open_to_append(&path).map_err(|error| unusable(&path, &error))?;
-        let deadline = Instant::now() + LOCK_TIMEOUT;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(RecordLock { _file: file }),
-                Err(fs::TryLockError::WouldBlock) if Instant::now() < deadline => {
-                    sleep(LOCK_INTERVAL).await;
-                }
-                Err(fs::TryLockError::WouldBlock) => {
-                    let text = "another process does not finish the renewal of the sign-in";
-                    return Err(OAuthError::Unavailable(text.into()));
-                }
-                Err(fs::TryLockError::Error(error)) => return Err(unusable(&path, &error)),
+    /// Removes the files that processes have left which were killed while they wrote them.
+    fn remove_leftovers(&self) {
+        let now = SystemTime::now();
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let is_old = || {
+                let modified = entry.metadata().and_then(|about| about.modified()).ok();
+                let age = modified.and_then(|modified| now.duration_since(modified).ok());
+                age.is_some_and(|age| age > LEFTOVER_AGE)
+            };
+            // Only a process that has the lock writes a new file.
+            let is_temporary = name.starts_with(SPACE) || name.starts_with(".tmp");
+            if name.starts_with(NEW) || is_temporary && is_old() {
+                let _ = fs::remove_file(entry.path());
             }
         }
     }
+
+    // === Records ===
 
     /// Reads the record of an upstream; `None` if there is none.
     ///
@@ -320,7 +235,7 @@ impl Vault {
     ///
     /// The file cannot be read, or does not open: then a user has to sign in again.
     pub fn read(&self, upstream: &str) -> Result<Option<SignInRecord>, OAuthError> {
-        self.read_file(&name(upstream)).map_err(|error| match error {
+        self.read_json(&name(upstream)).map_err(|error| match error {
             OAuthError::SignInNeeded(text) => {
                 let text = format!("{text}: sign in again with `weir login {upstream}`");
                 OAuthError::SignInNeeded(text)
@@ -329,14 +244,179 @@ impl Vault {
         })
     }
 
-    /// Returns the version of an upstream's record, which changes with each change of it. `None` if
-    /// there is none.
-    pub(super) fn version(state: &Path, upstream: &str) -> Option<RecordVersion> {
-        let about = fs::metadata(Self::folder(state).join(name(upstream))).ok()?;
-        Some(RecordVersion { inode: about.ino(), changed: (about.ctime(), about.ctime_nsec()) })
+    /// Reads the notes about the sign-ins to an upstream.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or does not open.
+    pub(super) fn notes(&self, upstream: &str) -> Result<SignInNotes, OAuthError> {
+        Ok(self.read_json(&notes_name(upstream))?.unwrap_or_default())
     }
 
-    fn read_file(&self, name: &str) -> Result<Option<SignInRecord>, OAuthError> {
+    /// Returns the version of what the vault has about an upstream, which changes with each change
+    /// of it.
+    pub(super) fn version(state: &Path, upstream: &str) -> RecordVersion {
+        let folder = Self::folder(state);
+        let version = |name: String| {
+            let about = fs::metadata(folder.join(name)).ok()?;
+            Some((about.ino(), about.ctime(), about.ctime_nsec()))
+        };
+        RecordVersion { record: version(name(upstream)), notes: version(notes_name(upstream)) }
+    }
+
+    /// Changes the record of an upstream as `change` says, which gets the present one. Returns what
+    /// it returns.
+    ///
+    /// # Errors
+    ///
+    /// The change cannot be written.
+    pub(super) async fn change<T>(
+        state: &Path,
+        upstream: &str,
+        space: Option<ReservedSpace>,
+        change: impl FnOnce(Result<Option<SignInRecord>, OAuthError>) -> (Change, T),
+    ) -> Result<T, OAuthError> {
+        let _lock = Self::open_usable(state)?.lock_changes().await?;
+        // The keys may have been changed before the lock was there.
+        let vault = Self::open_usable(state)?;
+        let record = vault.read(upstream);
+        let before = record.as_ref().ok().and_then(|it| it.as_ref());
+        let number = before.map(SignInRecord::number);
+        // Earlier versions have noted it in the record only.
+        let bound = before.filter(|it| it.is_configured_client).map(SignInRecord::bound);
+        let (change, returned) = change(record);
+        let note = |ran_out| {
+            vault.note(upstream, |notes| {
+                notes.ran_out = ran_out;
+                notes.bound = notes.bound.take().or(bound);
+            })
+        };
+        match change {
+            Change::None => {}
+            Change::Write(record) => {
+                vault.write_json(&name(upstream), &*record, space)?;
+                note(None)?;
+            }
+            // Without a record the notes decide, so they are written first.
+            Change::SignOut => {
+                note(None)?;
+                vault.remove(upstream)?;
+            }
+            Change::RunOut => {
+                note(number)?;
+                vault.remove(upstream)?;
+            }
+        }
+        Ok(returned)
+    }
+
+    /// Keeps a user's sign-in in place of the earlier one, and returns that, if it can be read.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written.
+    pub async fn sign_in(
+        state: &Path,
+        upstream: &str,
+        record: SignInRecord,
+    ) -> Result<Option<SignInRecord>, OAuthError> {
+        let write =
+            |before: Result<_, _>| (Change::Write(Box::new(record)), before.unwrap_or_default());
+        Self::change(state, upstream, None, write).await
+    }
+
+    /// Removes a user's sign-in. Returns whether there was one, and the record if it can be read.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be removed.
+    pub async fn sign_out(
+        state: &Path,
+        upstream: &str,
+    ) -> Result<(bool, Option<SignInRecord>), OAuthError> {
+        let Some(vault) = Self::open_existing(state)? else { return Ok((false, None)) };
+        let has_run_out = vault.notes(upstream).is_ok_and(|notes| notes.ran_out.is_some());
+        let remove = |before: Result<Option<SignInRecord>, _>| {
+            let was_signed_in = has_run_out || !matches!(before, Ok(None));
+            (Change::SignOut, (was_signed_in, before.unwrap_or_default()))
+        };
+        Self::change(state, upstream, None, remove).await
+    }
+
+    /// Forgets the scopes that an upstream has demanded, which the authorization server or the user
+    /// has refused.
+    ///
+    /// # Errors
+    ///
+    /// The record cannot be written.
+    pub async fn forget_demands(state: &Path, upstream: &str) -> Result<(), OAuthError> {
+        let forget = |record: Result<Option<SignInRecord>, _>| match record {
+            Ok(Some(mut record)) => {
+                record.forget_demands();
+                (Change::Write(Box::new(record)), ())
+            }
+            _ => (Change::None, ()),
+        };
+        Self::change(state, upstream, None, forget).await
+    }
+
+    /// Notes to which authorization server the credentials of a client were sent.
+    ///
+    /// # Errors
+    ///
+    /// That cannot be written.
+    pub(super) async fn bind(
+        state: &Path,
+        upstream: &str,
+        bound: &BoundClient,
+    ) -> Result<(), OAuthError> {
+        let _lock = Self::open_usable(state)?.lock_changes().await?;
+        let vault = Self::open_usable(state)?;
+        vault.note(upstream, |notes| notes.bound = Some(bound.clone()))
+    }
+
+    /// Changes the notes about an upstream.
+    fn note(
+        &self,
+        upstream: &str,
+        change: impl FnOnce(&mut SignInNotes),
+    ) -> Result<(), OAuthError> {
+        let before = self.notes(upstream).unwrap_or_default();
+        let mut notes = before.clone();
+        change(&mut notes);
+        match notes == before {
+            true => Ok(()),
+            false => self.write_json(&notes_name(upstream), &notes, None),
+        }
+    }
+
+    fn remove(&self, upstream: &str) -> Result<(), OAuthError> {
+        let path = self.folder.join(name(upstream));
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unusable(&path, &error)),
+            _ => Ok(()),
+        }
+    }
+
+    // === Files ===
+
+    fn read_json<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, OAuthError> {
+        let Some(content) = self.read_file(name)? else { return Ok(None) };
+        serde_json::from_slice(&content).map(Some).map_err(|_| self.damaged(name))
+    }
+
+    fn write_json(
+        &self,
+        name: &str,
+        content: &impl Serialize,
+        space: Option<ReservedSpace>,
+    ) -> Result<(), OAuthError> {
+        let content = serde_json::to_vec(content).map(Zeroizing::new);
+        let content = content.map_err(|error| unusable(&self.folder.join(name), &error))?;
+        self.write_file(name, &content, space)
+    }
+
+    fn read_file(&self, name: &str) -> Result<Option<Zeroizing<Vec<u8>>>, OAuthError> {
         let path = self.folder.join(name);
         let text = match private_file::read(&path, MAX_RECORD_BYTES) {
             Ok(text) => text,
@@ -344,65 +424,79 @@ impl Vault {
             Err(error) => return Err(unusable(&path, &error)),
         };
         let opened = self.sealer.open_up_to(name, text.trim_end(), MAX_RECORD_BYTES as usize);
-        let record = opened.and_then(|opened| serde_json::from_slice(&opened.content).ok());
-        record.map(Some).ok_or_else(|| {
-            let path = path.display();
-            let text = format!("the sign-in in {path} was sealed with other keys, or is damaged");
-            OAuthError::SignInNeeded(text)
-        })
+        let opened = opened.ok_or_else(|| self.damaged(name))?;
+        Ok(Some(Zeroizing::new(opened.content)))
     }
 
-    /// Writes the record of an upstream, whose lock the caller has.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be written.
-    pub fn write(
-        &self,
-        upstream: &str,
-        record: &SignInRecord,
-        _: &RecordLock,
-    ) -> Result<(), OAuthError> {
-        self.write_file(&name(upstream), record)
-    }
-
-    fn write_file(&self, name: &str, record: &SignInRecord) -> Result<(), OAuthError> {
+    fn damaged(&self, name: &str) -> OAuthError {
         let path = self.folder.join(name);
-        let write = || replace_file(&path, &self.seal(name, record)?);
-        write().map_err(|error| unusable(&path, &error))
+        let path = path.display();
+        let text = format!("the sign-in in {path} was sealed with other keys, or is damaged");
+        OAuthError::SignInNeeded(text)
     }
 
-    fn seal(&self, name: &str, record: &SignInRecord) -> io::Result<String> {
-        let content = Zeroizing::new(serde_json::to_vec(record)?);
-        let sealed = self.sealer.seal(name, &content);
-        if sealed.len() as u64 >= MAX_RECORD_BYTES {
-            return Err(io::Error::other("it is larger than 128 KiB"));
-        }
-        Ok(sealed)
+    fn write_file(
+        &self,
+        name: &str,
+        content: &[u8],
+        space: Option<ReservedSpace>,
+    ) -> Result<(), OAuthError> {
+        let path = self.folder.join(name);
+        let sealed = self.sealer.seal(name, content);
+        let written = match sealed.len() as u64 >= MAX_RECORD_BYTES {
+            true => Err(io::Error::other("it is larger than 128 KiB")),
+            false => self.replace_file(&path, &sealed, space),
+        };
+        written.map_err(|error| unusable(&path, &error))
     }
 
-    /// Checks that a record of this size can be written now, and changes nothing.
+    /// Replaces the contents of a file, which are on disk then.
+    fn replace_file(
+        &self,
+        path: &Path,
+        line: &str,
+        space: Option<ReservedSpace>,
+    ) -> io::Result<()> {
+        let file = match space {
+            Some(ReservedSpace(mut file)) => {
+                file.rewind()?;
+                writeln!(file, "{line}")?;
+                let length = file.stream_position()?;
+                file.as_file().set_len(length)?;
+                file
+            }
+            None => {
+                let mut file = self.temporary_file(NEW)?;
+                writeln!(file, "{line}")?;
+                file
+            }
+        };
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        // The new name is on disk, too, once the folder is.
+        private_file::sync_folder(&self.folder)
+    }
+
+    /// Reserves space for the largest record: what is requested now can be kept then.
     ///
     /// # Errors
     ///
-    /// It cannot, because the disk is full for example.
-    pub(super) fn check_space(&self, record: &SignInRecord) -> Result<(), OAuthError> {
-        let check = || write_aside(&self.folder, &self.seal("", record)?).map(drop);
-        check().map_err(|error| unusable(&self.folder, &error))
+    /// There is none, because the disk is full for example.
+    pub(super) fn reserve_space(&self) -> Result<ReservedSpace, OAuthError> {
+        let reserve = || {
+            let mut file = self.temporary_file(SPACE)?;
+            // Equal bytes may take no space where files are compressed.
+            let filling: String = (0..MAX_RECORD_BYTES / 32).map(|_| random_token()).collect();
+            file.write_all(&filling.as_bytes()[..MAX_RECORD_BYTES as usize])?;
+            file.as_file().sync_all()?;
+            Ok(ReservedSpace(file))
+        };
+        reserve().map_err(|error: io::Error| unusable(&self.folder, &error))
     }
 
-    /// Removes the record of an upstream, whose lock the caller has. Returns whether there was one.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be removed.
-    pub fn remove(&self, upstream: &str, _: &RecordLock) -> Result<bool, OAuthError> {
-        let path = self.folder.join(name(upstream));
-        match fs::remove_file(&path) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(unusable(&path, &error)),
-        }
+    /// Creates a file that is readable by its owner only, and removed when it is dropped.
+    fn temporary_file(&self, prefix: &str) -> io::Result<NamedTempFile> {
+        tempfile::Builder::new().prefix(prefix).tempfile_in(&self.folder)
     }
 }
 
@@ -417,62 +511,49 @@ fn name(upstream: &str) -> String {
     hex(&sha256(format!("{upstream}/shared"))[..NAME_BYTES])
 }
 
-/// Replaces the contents of a file, which are on disk then.
-fn replace_file(path: &Path, line: &str) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    write_aside(folder, line)?.persist(path)?;
-    // The new name is on disk, too, once the folder is.
-    private_file::sync_folder(folder)
-}
-
-/// Writes a file that has no name to last, and which is removed when it is dropped.
-fn write_aside(folder: &Path, line: &str) -> io::Result<NamedTempFile> {
-    let mut file = NamedTempFile::new_in(folder)?;
-    writeln!(file, "{line}")?;
-    file.as_file().sync_all()?;
-    Ok(file)
+/// Returns the name of the notes about the sign-ins to an upstream.
+fn notes_name(upstream: &str) -> String {
+    name(upstream) + NOTES
 }
 
 fn unusable(path: &Path, error: &dyn std::fmt::Display) -> OAuthError {
     OAuthError::Unavailable(format!("the sign-in in {} cannot be used: {error}", path.display()))
 }
 
-fn expose<S: Serializer>(secret: &Secret, serializer: S) -> Result<S::Ok, S::Error> {
-    secret.expose().serialize(serializer)
-}
-
-fn expose_option<S: Serializer>(secret: &Option<Secret>, serializer: S) -> Result<S::Ok, S::Error> {
-    secret.as_ref().map(Secret::expose).serialize(serializer)
-}
-
-fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
-    String::deserialize(deserializer).map(Secret::from)
-}
-
-fn secret_option<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
-    Option::<String>::deserialize(deserializer).map(|text| text.map(Secret::from))
-}
-
-/// Time for which an access token must still be valid to be used without a renewal; less for one
-/// that lives for less than five times as long.
-const MIN_REST: Duration = Duration::from_secs(30);
-/// Longest wait for the lock of a record: longer than the request of the process that has it.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
-/// Pause between two attempts to get the lock.
-const LOCK_INTERVAL: Duration = Duration::from_millis(50);
+/// Time for which one process may have a lock: longer than its request takes. One that has it for
+/// longer was stopped.
+const LOCK_PATIENCE: Duration = Duration::from_secs(15);
+/// Number of processes that may be stopped while they renew the tokens of one record.
+const MAX_STOPPED: usize = 4;
+/// Age from which on a temporary file is one that was left.
+const LEFTOVER_AGE: Duration = Duration::from_mins(1);
 /// Largest file of a record: an access token and a refresh token of 16 KiB each, and URLs.
 const MAX_RECORD_BYTES: u64 = 128 * 1024;
 const NAME_BYTES: usize = 16;
+/// End of the name of notes.
+const NOTES: &str = ".notes";
+/// Beginning of the name of a file that is being written, and of one that reserves space.
+const NEW: &str = ".new-";
+const SPACE: &str = ".space-";
 /// Largest file of keys.
 const MAX_KEYS_BYTES: u64 = 1024;
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use futures::FutureExt;
+
     use super::*;
+    use crate::oauth::step_up::StepUp;
+    use crate::oauth::token_request::IssuedToken;
+    use crate::oauth::{ClientCredential, Grant, RegisteredClient, ResourceIndicator, Settings};
 
     pub(in crate::oauth) fn record() -> SignInRecord {
         SignInRecord {
+            number: SignInNumber::default(),
             upstream: "https://mcp.test/mcp".into(),
+            endpoint: None,
             issuer: "https://id.test".into(),
             token_endpoint: "https://id.test/token".into(),
             token_endpoint_auth_methods_supported: None,
@@ -490,29 +571,34 @@ pub(super) mod tests {
         }
     }
 
+    async fn sign_in(state: &Path, upstream: &str, record: SignInRecord) -> Vault {
+        let _ = Vault::sign_in(state, upstream, record).await.expect("written");
+        Vault::open(state).expect("a vault")
+    }
+
     #[tokio::test]
     async fn a_record_is_sealed_replaced_and_removed() {
         let state = tempfile::tempdir().expect("a folder");
         let vault = Vault::open(state.path()).expect("a vault");
         assert_eq!(vault.read("hub"), Ok(None));
-        let lock = vault.lock("hub").await.expect("locked");
-        vault.write("hub", &record(), &lock).expect("written");
+        sign_in(state.path(), "hub", record()).await;
         // Another process.
         let again = Vault::open(state.path()).expect("a vault");
         assert_eq!(again.read("hub"), Ok(Some(record())));
         assert_eq!(again.read("hub2"), Ok(None));
-        let renewed = SignInRecord { refresh_token: None, ..record() };
-        vault.write("hub", &renewed, &lock).expect("written");
-        assert_eq!(again.read("hub"), Ok(Some(renewed)));
+        let second = SignInRecord { refresh_token: None, ..record() };
+        let first = Vault::sign_in(state.path(), "hub", second.clone()).await;
+        assert_eq!(first, Ok(Some(record())));
+        assert_eq!(again.read("hub"), Ok(Some(second.clone())));
         for file in fs::read_dir(vault.folder).expect("a folder") {
             let path = file.expect("a file").path();
             let text = fs::read_to_string(&path).expect("text");
             assert!(!text.contains("hunter") && !text.contains("mcp.test"), "{text}");
-            let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&path).expect("there"));
+            let mode = MetadataExt::mode(&fs::metadata(&path).expect("there"));
             assert_eq!(mode & 0o077, 0, "{}", path.display());
         }
-        assert_eq!(again.remove("hub", &lock), Ok(true));
-        assert_eq!(again.remove("hub", &lock), Ok(false));
+        assert_eq!(Vault::sign_out(state.path(), "hub").await, Ok((true, Some(second))));
+        assert_eq!(Vault::sign_out(state.path(), "hub").await, Ok((false, None)));
         assert_eq!(again.read("hub"), Ok(None));
     }
 
@@ -520,7 +606,8 @@ pub(super) mod tests {
     fn what_is_debugged_shows_no_secret() {
         let (token, lifetime) = ("hunter4".into(), None);
         let issued = IssuedToken { token, refresh_token: Some("hunter5".into()), lifetime };
-        let access = crate::oauth::AccessToken::new(&issued, 1).expect("valid");
+        let access =
+            crate::oauth::AccessToken::new(&issued, SignInNumber::default(), 1).expect("valid");
         let settings = crate::oauth::testing::settings();
         let client = SignInRecord { client_secret: Some("hunter6".into()), ..record() };
         let shown = format!("{client:?} {issued:?} {access:?} {settings:?} {:?}", client.client());
@@ -530,9 +617,7 @@ pub(super) mod tests {
     #[tokio::test]
     async fn a_record_of_another_upstream_or_of_other_keys_does_not_open() {
         let state = tempfile::tempdir().expect("a folder");
-        let vault = Vault::open(state.path()).expect("a vault");
-        let lock = vault.lock("hub").await.expect("locked");
-        vault.write("hub", &record(), &lock).expect("written");
+        let vault = sign_in(state.path(), "hub", record()).await;
         let path = |upstream| vault.folder.join(name(upstream));
         fs::copy(path("hub"), path("other")).expect("copied");
         let text = vault.read("other").expect_err("refused").to_string();
@@ -540,23 +625,28 @@ pub(super) mod tests {
             "was sealed with other keys, or is damaged: sign in again with `weir login other`";
         assert!(text.ends_with(expected), "{text}");
         let path = path("hub");
-        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644))
-            .expect("changed");
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).expect("changed");
         let text = vault.read("hub").expect_err("refused").to_string();
         assert!(text.contains("others than its owner may read it"), "{text}");
+        // It is removed all the same.
+        assert_eq!(Vault::sign_out(state.path(), "other").await, Ok((true, None)));
+        assert_eq!(vault.read("other"), Ok(None));
     }
 
     #[tokio::test]
     async fn all_sign_ins_are_sealed_with_a_new_key_and_the_former_one_is_forgotten() {
         let state = tempfile::tempdir().expect("a folder");
-        let vault = Vault::open(state.path()).expect("a vault");
         for upstream in ["hub", "wiki"] {
-            let lock = vault.lock(upstream).await.expect("locked");
-            vault.write(upstream, &record(), &lock).expect("written");
+            sign_in(state.path(), upstream, record()).await;
         }
+        let bound = BoundClient { client_id: None, issuer: "https://id.test".into() };
+        Vault::bind(state.path(), "hub", &bound).await.expect("noted");
+        let vault = Vault::open(state.path()).expect("a vault");
         let keys = SealingKeys::path(&vault.folder);
         let former = fs::read_to_string(&keys).expect("keys");
         let copy = fs::read(vault.folder.join(name("hub"))).expect("a record");
+        // Another change of keys was killed while it wrote the new ones.
+        fs::write(vault.folder.join(".new-x"), &former).expect("written");
         assert_eq!(Vault::rekey(state.path()).await, Ok(2));
         let new = fs::read_to_string(&keys).expect("keys");
         assert!(new.lines().count() == 1 && new != former);
@@ -564,6 +654,11 @@ pub(super) mod tests {
         for upstream in ["hub", "wiki"] {
             assert_eq!(again.read(upstream), Ok(Some(record())));
             assert!(vault.read(upstream).is_err(), "with the former key");
+        }
+        assert_eq!(again.notes("hub").expect("readable").bound, Some(bound));
+        for file in fs::read_dir(&vault.folder).expect("a folder") {
+            let text = fs::read_to_string(file.expect("a file").path()).expect("text");
+            assert!(!text.contains(former.trim_end()), "the former key is left");
         }
         // One that cannot be read changes nothing, however often.
         fs::write(vault.folder.join(name("hub")), copy).expect("written");
@@ -576,29 +671,33 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn room_for_a_record_is_checked_without_a_change() {
+    async fn space_for_the_largest_record_is_reserved_and_used_or_released() {
         let state = tempfile::tempdir().expect("a folder");
-        let vault = Vault::open(state.path()).expect("a vault");
+        let vault = sign_in(state.path(), "hub", record()).await;
         let files = || fs::read_dir(&vault.folder).expect("a folder").count();
         let before = files();
-        assert_eq!(vault.check_space(&record()), Ok(()));
+        drop(vault.reserve_space().expect("there is space"));
         assert_eq!(files(), before);
+        let space = vault.reserve_space().expect("there is space");
+        assert_eq!(space.0.as_file().metadata().expect("a file").len(), MAX_RECORD_BYTES);
+        let renewed = SignInRecord { access_token: "x".repeat(16_384).as_str().into(), ..record() };
+        let write = |_| (Change::Write(Box::new(renewed.clone())), ());
+        Vault::change(state.path(), "hub", Some(space), write).await.expect("written");
+        assert_eq!((files(), vault.read("hub")), (before, Ok(Some(renewed))));
         fs::remove_dir_all(&vault.folder).expect("removed");
-        let refused = vault.check_space(&record());
+        let refused = vault.reserve_space().map(drop);
         assert!(matches!(refused, Err(OAuthError::Unavailable(_))), "{refused:?}");
     }
 
     #[tokio::test]
     async fn a_change_of_keys_that_was_interrupted_is_finished_by_the_next_one() {
         let state = tempfile::tempdir().expect("a folder");
-        let vault = Vault::open(state.path()).expect("a vault");
-        let lock = vault.lock("hub").await.expect("locked");
-        vault.write("hub", &record(), &lock).expect("written");
+        let vault = sign_in(state.path(), "hub", record()).await;
         let keys = SealingKeys::path(&vault.folder);
         let former = fs::read_to_string(&keys).expect("keys");
         let new = random_token();
-        replace_file(&keys, &format!("{new}\n{}", former.trim_end())).expect("written");
-        drop(lock);
+        let both = format!("{new}\n{}", former.trim_end());
+        vault.replace_file(&keys, &both, None).expect("written");
         assert_eq!(Vault::rekey(state.path()).await, Ok(1));
         assert_eq!(fs::read_to_string(&keys).expect("keys"), format!("{new}\n"));
         let again = Vault::open(state.path()).expect("a vault");
@@ -606,29 +705,28 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_record_is_sealed_with_the_keys_that_there_are_when_it_is_locked() {
+    async fn a_record_is_sealed_with_the_keys_that_there_are_when_it_is_changed() {
         let state = tempfile::tempdir().expect("a folder");
-        let vault = Vault::open(state.path()).expect("a vault");
-        let lock = vault.lock("hub").await.expect("locked");
-        vault.write("hub", &record(), &lock).expect("written");
-        let mut opened = std::pin::pin!(Vault::open_locked(state.path(), "hub"));
-        assert!(futures::poll!(&mut opened).is_pending());
-        let mut rekeyed = std::pin::pin!(Vault::rekey(state.path()));
-        assert!(futures::poll!(&mut rekeyed).is_pending());
+        let vault = sign_in(state.path(), "hub", record()).await;
+        let lock = vault.lock_changes().await.expect("locked");
+        let mut signed_in = std::pin::pin!(Vault::sign_in(state.path(), "wiki", record()));
+        assert!(futures::poll!(&mut signed_in).is_pending());
+        // The process that has the lock changes the keys.
+        let keys = SealingKeys::path(&vault.folder);
+        vault.replace_file(&keys, &random_token(), None).expect("written");
         drop(lock);
-        assert_eq!(rekeyed.await, Ok(1));
-        let (vault, _lock) = opened.await.expect("locked").expect("a vault");
-        assert_eq!(vault.read("hub"), Ok(Some(record())));
+        signed_in.await.expect("written");
+        let vault = Vault::open(state.path()).expect("a vault");
+        assert_eq!(vault.read("wiki"), Ok(Some(record())));
     }
 
     #[tokio::test]
     async fn a_record_is_not_larger_than_what_is_read_and_a_link_is_no_vault() {
         let state = tempfile::tempdir().expect("a folder");
-        let vault = Vault::open(state.path()).expect("a vault");
-        let lock = vault.lock("hub").await.expect("locked");
         let large = SignInRecord { resource: Some("x".repeat(100_000)), ..record() };
-        let refused = vault.write("hub", &large, &lock).expect_err("refused").to_string();
-        assert!(refused.ends_with("it is larger than 128 KiB"), "{refused}");
+        let refused = Vault::sign_in(state.path(), "hub", large).await.expect_err("refused");
+        assert!(refused.to_string().ends_with("it is larger than 128 KiB"), "{refused}");
+        let vault = Vault::open(state.path()).expect("a vault");
         assert_eq!(vault.read("hub"), Ok(None));
         let elsewhere = tempfile::tempdir().expect("a folder");
         std::os::unix::fs::symlink(state.path().join("sign-in"), elsewhere.path().join("sign-in"))
@@ -659,6 +757,7 @@ pub(super) mod tests {
             (record(), Settings { resource: named.clone(), ..of_user(None) }),
             (SignInRecord { resource: None, ..record() }, of_user(None)),
             (SignInRecord { resource: Some("urn:x".into()), ..record() }, of_user(None)),
+            (SignInRecord { endpoint: Some("other".into()), ..record() }, of_user(None)),
             (record(), crate::oauth::testing::settings()),
         ] {
             assert!(!record.is_of(&settings), "{record:?}");
@@ -668,19 +767,71 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_process_at_a_time_has_the_lock_of_a_record() {
+    async fn one_process_at_a_time_renews_a_record_unless_the_first_was_stopped() {
         let state = tempfile::tempdir().expect("a folder");
         let vault = Vault::open(state.path()).expect("a vault");
-        let lock = vault.lock("hub").await.expect("locked");
-        vault.lock("other").await.expect("locked");
-        let refused = vault.lock("hub").await.err().expect("refused");
-        assert!(refused.to_string().contains("another process"), "{refused}");
-        let release = async {
-            sleep(Duration::from_secs(1)).await;
-            drop(lock);
-        };
-        let (locked, ()) = tokio::join!(vault.lock("hub"), release);
-        locked.expect("locked");
+        let first = vault.lock_renewal("hub").await.expect("locked");
+        vault.lock_renewal("other").await.expect("locked");
+        let mut second = std::pin::pin!(vault.lock_renewal("hub"));
+        assert!(futures::poll!(&mut second).is_pending());
+        drop(first);
+        let begin = tokio::time::Instant::now();
+        let second = second.await.expect("locked");
+        assert!(begin.elapsed() < Duration::from_secs(1));
+        // Each holder in turn is waited for as long as the first.
+        let mut third = std::pin::pin!(vault.lock_renewal("hub"));
+        assert!(futures::poll!(&mut third).is_pending());
+        tokio::time::sleep(LOCK_PATIENCE / 2).await;
+        assert!((&mut third).now_or_never().is_none());
+        drop(second);
+        let stopped = third.await.expect("locked");
+        let begin = tokio::time::Instant::now();
+        let next = vault.lock_renewal("hub").await.expect("it does not wait for a stopped one");
+        assert!((LOCK_PATIENCE..LOCK_PATIENCE * 2).contains(&begin.elapsed()));
+        drop((stopped, next));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_user_signs_in_and_out_while_others_renew_or_were_stopped() {
+        let state = tempfile::tempdir().expect("a folder");
+        let vault = sign_in(state.path(), "hub", record()).await;
+        let _renewing = vault.lock_renewal("hub").await.expect("locked");
+        let second = SignInRecord { access_token: "second".into(), ..record() };
+        Vault::sign_in(state.path(), "hub", second.clone())
+            .now_or_never()
+            .expect("at once")
+            .unwrap();
+        let out = Vault::sign_out(state.path(), "hub").now_or_never().expect("at once");
+        assert_eq!(out, Ok((true, Some(second.clone()))));
+        // A process was stopped while it changed the vault.
+        let _stopped = vault.lock_changes().await.expect("locked");
+        let _ = Vault::sign_in(state.path(), "hub", second.clone()).await.expect("written");
+        assert_eq!(vault.read("hub"), Ok(Some(second)));
+    }
+
+    #[tokio::test]
+    async fn notes_outlive_a_sign_in_and_say_whether_it_ran_out() {
+        let state = tempfile::tempdir().expect("a folder");
+        let number = SignInNumber::random();
+        let signed_in = SignInRecord { number, is_configured_client: true, ..record() };
+        let vault = sign_in(state.path(), "hub", signed_in.clone()).await;
+        assert_eq!(vault.notes("hub"), Ok(SignInNotes::default()));
+        let end = |_| (Change::RunOut, ());
+        Vault::change(state.path(), "hub", None, end).await.expect("removed");
+        let bound = Some(signed_in.bound());
+        assert_eq!(vault.read("hub"), Ok(None));
+        let ran_out = SignInNotes { bound: bound.clone(), ran_out: Some(number) };
+        assert_eq!(vault.notes("hub"), Ok(ran_out));
+        assert_eq!(Vault::sign_out(state.path(), "hub").await, Ok((true, None)));
+        assert_eq!(vault.notes("hub"), Ok(SignInNotes { bound, ran_out: None }));
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_is_read() {
+        let mut json = serde_json::to_value(record()).expect("JSON");
+        let members = json.as_object_mut().expect("an object");
+        assert!(members.remove("number").is_some() && members.remove("endpoint").is_some());
+        assert_eq!(serde_json::from_value::<SignInRecord>(json).expect("valid"), record());
     }
 
     #[test]

@@ -16,12 +16,13 @@ use tokio::time::timeout;
 
 use super::handle::Upstream;
 use super::input_requests::InputRequests;
-use super::message::{SentCount, TransportError};
+use super::message::{SIGN_IN_REPLACED, SentCount, TransportError};
 use super::supervisor::{FaultKind, FaultReport};
 use super::{ConnectionStatus, Error, UpstreamLimits};
 use crate::mcp::call::{CallContext, CallOutcome, UpstreamRequest};
 use crate::mcp::revision::Era;
 use crate::metrics::Gauge;
+use crate::oauth::SignInNumber;
 use crate::upstream::SuspendedCall;
 use crate::upstream::call::active_call::{ActiveCall, SentResponse};
 use crate::upstream::call_metrics::CallDurations;
@@ -183,19 +184,28 @@ impl Upstream {
         F: Future<Output = Result<T, TransportError>>,
     {
         let mut main = self.connection()?;
-        let mut is_retry = false;
+        let mut first: Option<(TransportError, Option<SignInNumber>)> = None;
         loop {
             let route = self.route(main, caller).await?;
+            let about = Arc::clone(route.connection.about());
+            // What was sent for one user is not sent for another.
+            if let Some((TransportError::SessionLost(_), sign_in)) = &first
+                && *sign_in != about.sign_in
+            {
+                let failure = TransportError::SignInReplaced.of_sent_call();
+                return Err(CallFailure::of(failure, about.transport));
+            }
             let failure = match send(route.connection.clone()).await {
                 Ok(done) => return Ok((done, route)),
                 Err(failure) => failure,
             };
             self.report_fault(&route, &failure);
-            let about = route.connection.about();
-            if is_retry || !matches!(failure, TransportError::SessionLost(_)) {
+            let is_unsent =
+                matches!(failure, TransportError::SessionLost(_) | TransportError::SignInReplaced);
+            if first.is_some() || !is_unsent {
                 return Err(CallFailure::of(failure, about.transport));
             }
-            is_retry = true;
+            first = Some((failure, about.sign_in));
             main = match route.lease {
                 None => self.connection_after(about.epoch).await?,
                 Some(_) => self.connection()?,
@@ -221,6 +231,7 @@ impl Upstream {
     fn report_fault(&self, route: &CallRoute, failure: &TransportError) {
         let kind = match failure {
             TransportError::SessionLost(reason) => FaultKind::SessionLost(reason.clone()),
+            TransportError::SignInReplaced => FaultKind::SessionLost(SIGN_IN_REPLACED.into()),
             TransportError::NotSent(reason) => FaultKind::Unreachable(reason.clone()),
             _ => return,
         };

@@ -23,7 +23,7 @@ use crate::mcp::revision::Era;
 use crate::mcp::task::FollowedTask;
 use crate::memory_budget::{BufferLimit, MemoryBudget};
 use crate::metrics::Gauge;
-use crate::oauth::{Account, TokenOutcome};
+use crate::oauth::{Account, SignInNumber, TokenOutcome};
 use crate::upstream::call_metrics::CallMetrics;
 use crate::upstream::health::health_state::UpstreamHealth;
 use crate::upstream::health::on_demand::OnDemand;
@@ -124,6 +124,11 @@ impl Upstream {
             tasks.clone(),
         ));
         let account = connector.account.clone();
+        if let (Some(account), Some(before)) =
+            (&account, before.and_then(|before| before.shared.account.as_ref()))
+        {
+            account.succeed(before);
+        }
         let session_pool =
             SessionPool::new(Arc::clone(&settings), Arc::clone(&connector), change_sender.clone());
         let subscriptions = match before {
@@ -222,6 +227,28 @@ impl Upstream {
     /// Watches the outcome of requests for access tokens; `None` if the upstream needs none.
     pub fn token_outcomes(&self) -> Option<watch::Receiver<TokenOutcome>> {
         self.shared.account.as_ref().map(|account| account.outcomes())
+    }
+
+    /// Whether users sign in to the upstream.
+    pub fn is_signed_in_to(&self) -> bool {
+        self.shared.account.as_ref().is_some_and(|account| account.is_of_user())
+    }
+
+    /// Sign-in whose account is used; `None` if a user has to sign in, and has not done so or has
+    /// signed out. An upstream without users has always the same.
+    pub fn sign_in(&self) -> Option<SignInNumber> {
+        match &self.shared.account {
+            Some(account) => account.sign_in(),
+            None => Some(SignInNumber::default()),
+        }
+    }
+
+    /// Waits until another sign-in than this one is used, and returns it. Cancel-safe.
+    pub async fn sign_in_other_than(&self, known: Option<SignInNumber>) -> Option<SignInNumber> {
+        match &self.shared.account {
+            Some(account) => account.sign_in_other_than(known).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Waits until a renewal of the user's sign-in has ended, if one runs.

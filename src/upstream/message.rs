@@ -175,6 +175,10 @@ pub(crate) enum TransportError {
     /// The session or revision of the connection is no longer valid. The request was rejected
     /// unexecuted and may be sent once more over a new connection.
     SessionLost(String),
+    /// The request was never written, because another user has signed in, or none is signed in any
+    /// more, since the connection was opened. It may be sent over a new connection, unless a part of
+    /// the call was sent before.
+    SignInReplaced,
     /// HTTP error status, with the JSON-RPC error object of the body, if there is one.
     /// `names_request` is true if that error carries the request's id: then it comes from a server
     /// that read the request and may have executed it. `retry_after` is the server's own value.
@@ -193,6 +197,15 @@ pub(crate) enum TransportError {
 }
 
 impl TransportError {
+    /// Returns the error of a call of which a part was sent before: it is not begun anew in a session
+    /// of another sign-in.
+    pub(crate) fn of_sent_call(self) -> Self {
+        match self {
+            Self::SignInReplaced => Self::Other(Error::Unavailable(SIGN_IN_REPLACED.into())),
+            error => error,
+        }
+    }
+
     /// Returns the error as text, as the reason of a failed connection attempt.
     pub(crate) fn into_reason(self) -> String {
         match Error::from(self) {
@@ -220,6 +233,7 @@ impl From<TransportError> for Error {
             TransportError::NotSent(reason) | TransportError::SessionLost(reason) => {
                 Self::Unavailable(reason)
             }
+            TransportError::SignInReplaced => Self::Unavailable(SIGN_IN_REPLACED.into()),
             TransportError::ConnectionLost(reason) => Self::ConnectionLost(reason),
             TransportError::Protocol(reason) => Self::Protocol(reason),
             TransportError::Other(error) => error,
@@ -230,6 +244,9 @@ impl From<TransportError> for Error {
         }
     }
 }
+
+/// Reason why a request is not sent, or not once more, in a session of a former sign-in.
+pub(crate) const SIGN_IN_REPLACED: &str = "another user has signed in to it";
 
 /// Code of a JSON-RPC error object.
 pub(crate) fn error_code(error: &Bytes) -> Option<i64> {

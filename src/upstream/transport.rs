@@ -144,6 +144,19 @@ impl Transport {
         }
     }
 
+    /// Waits until another sign-in is used than the one with which the session was opened.
+    pub(crate) async fn sign_in_replaced(&self) {
+        match self.http_client() {
+            Some(http_client) => http_client.sign_in_replaced().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Client that carries each message in an HTTP request of its own; `None` over stdio.
+    pub(crate) fn http_client(&self) -> Option<&Arc<HttpClient>> {
+        self.by_http().ok()
+    }
+
     /// Client that carries each message in an HTTP request of its own; `Err` over stdio.
     fn by_http(&self) -> Result<&Arc<HttpClient>, &StdioTransport> {
         match self {

@@ -25,8 +25,10 @@ use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
 use crate::config::secrets::{self, SecretResolver};
+use crate::hex::hex;
 use crate::oauth::{self, ClientCredential, RegisteredClient, ResourceIndicator, SigningKey};
 use crate::secret::Secret;
+use crate::sha256::sha256;
 
 /// UpstreamCredentials of Weir for an upstream.
 pub(super) enum UpstreamCredentials {
@@ -301,6 +303,7 @@ fn account(
         t.error("type", ValueError::new(what, "correct url"));
         return None;
     };
+    let endpoint_hash = hex(&sha256(upstream.as_str()));
     // It may contain a secret, and is no part of the name of the upstream.
     upstream.set_query(None);
     let resource = match keys.resource.as_deref() {
@@ -326,6 +329,7 @@ fn account(
     let SignInSettings { allowed, client_metadata_url } = sign_in.clone();
     Some(oauth::Settings {
         upstream,
+        endpoint: endpoint_hash,
         grant,
         issuer,
         metadata_url: keys.metadata_url.map(|url| url.to_string()),

@@ -2,8 +2,8 @@
 //! has been listed.
 //!
 //! There is a file per kind, and one for the upstream's capabilities and instructions, named by the
-//! upstream and a hash of its settings, so that lists of another account, program or server are not
-//! used.
+//! upstream and a hash of its settings and of the user's sign-in, so that lists of another account,
+//! program or server are not used.
 //!
 //! Invariants: a file is replaced as a whole or not at all, so several processes may share a
 //! folder; it is readable by its owner only, and contains no secret of the configuration. An
@@ -28,6 +28,7 @@ use crate::json::{self, Object};
 use crate::mcp::capabilities::Capabilities;
 use crate::mcp::definition::item::Item;
 use crate::mcp::kind::Kind;
+use crate::oauth::SignInNumber;
 use crate::regular_file;
 use crate::upstream::{Settings, UpstreamSource};
 
@@ -59,16 +60,33 @@ pub(crate) struct CachedLists {
 }
 
 impl ListCache {
-    /// The cache of an upstream with these settings; `None` if its lists are not cached.
-    pub(crate) fn of(settings: &Settings) -> Option<Self> {
+    /// The cache of an upstream with these settings and this sign-in; `None` if its lists are not
+    /// cached.
+    pub(crate) fn of(settings: &Settings, sign_in: SignInNumber) -> Option<Self> {
         let folder = settings.list_cache_dir.clone()?;
         // A folder of prompts is on this disk already, so it needs no cache.
         if let UpstreamSource::Library { .. } = settings.source {
             return None;
         }
-        let name = format!("{}-", settings.name);
-        let stem = format!("{name}{}", &settings.fingerprint()[..32]);
+        let (name, stem) = (format!("{}-", settings.name), stem(settings));
+        let sign_in = sign_in.text().map(|number| format!("-{number}"));
+        let stem = stem + &sign_in.unwrap_or_default();
         Some(Self { folder, name, stem })
+    }
+
+    /// Removes the caches of an upstream with these settings for other sign-ins than this one.
+    /// Blocks.
+    pub(crate) fn remove_former(settings: &Settings, sign_in: Option<SignInNumber>) {
+        let Some(folder) = &settings.list_cache_dir else { return };
+        let kept = sign_in.and_then(|sign_in| Self::of(settings, sign_in)).map(|it| it.stem);
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let file_stem = name.to_str().and_then(|name| name.rsplit_once('.')).map(|it| it.0);
+            let of_settings = file_stem.filter(|it| it.starts_with(&stem(settings)));
+            if of_settings.is_some_and(|stem| kept.as_deref() != Some(stem)) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
     }
 
     /// Reads the cache; `None` unless it is complete. Blocks.
@@ -116,6 +134,12 @@ impl ListCache {
         self.write_file(ABOUT, false, None, [json::on_one_line(about.to_bytes())])?;
         self.remove_old_caches();
         Ok(())
+    }
+
+    fn remove(&self) {
+        for of in Kind::ALL.map(file_name).into_iter().chain([ABOUT]) {
+            let _ = fs::remove_file(self.path(of));
+        }
     }
 
     /// Reads a file: its header line and the other lines.
@@ -182,7 +206,9 @@ impl ListCache {
             let name = path.file_name()?.to_str()?;
             let stem = name.strip_prefix(&self.name)?.strip_suffix(&format!(".{ABOUT}"))?;
             // An upstream's name may be a prefix of another's.
-            let is_hash = stem.len() == 32 && stem.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let (settings, sign_in) = stem.split_once('-').unwrap_or((stem, ""));
+            let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let is_hash = settings.len() == 32 && is_hex(settings) && is_hex(sign_in);
             is_hash.then(|| format!("{}{stem}", self.name))
         };
         let mut stems: Vec<(SystemTime, String)> = fs::read_dir(&self.folder)
@@ -199,15 +225,18 @@ impl ListCache {
         let too_many = stems.len().saturating_sub(MAX_PER_UPSTREAM);
         let old = stems.into_iter().map(|(_, stem)| stem).filter(|stem| *stem != self.stem);
         for stem in old.take(too_many) {
-            for of in Kind::ALL.map(file_name).into_iter().chain([ABOUT]) {
-                let _ = fs::remove_file(self.folder.join(format!("{stem}.{of}")));
-            }
+            Self { stem, ..self.clone() }.remove();
         }
     }
 
     fn path(&self, of: &str) -> PathBuf {
         self.folder.join(format!("{}.{of}", self.stem))
     }
+}
+
+/// Beginning of the names of all caches of an upstream with these settings.
+fn stem(settings: &Settings) -> String {
+    format!("{}-{}", settings.name, &settings.fingerprint()[..32])
 }
 
 /// Digest of a list, comparable only within this process.

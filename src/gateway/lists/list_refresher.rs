@@ -29,6 +29,7 @@ use crate::gateway::lists::stable_list;
 use crate::gateway::startup::PendingUpstream;
 use crate::jitter;
 use crate::mcp::kind::{Kind, ListTopic};
+use crate::oauth::SignInNumber;
 use crate::upstream::{
     ConnectionInfo, ConnectionStatus, Error, KeepAliveGuard, ListChangeCounts, Listing, OnDown,
     Upstream,
@@ -63,6 +64,8 @@ pub(crate) struct ListRefresher {
     /// Time at which the upstream is hidden if it stays down.
     hide_at: Option<Instant>,
     is_down: bool,
+    /// Sign-in for which the lists are read; `None` while no user is signed in.
+    sign_in: Option<SignInNumber>,
     cache: Option<ListCache>,
     /// Per kind: digest of the list cached on disk.
     cached_digests: [Option<u64>; 4],
@@ -83,6 +86,7 @@ type DigestedList = (Kind, u64, Arc<ListSnapshot>);
 
 enum Event {
     Stop,
+    SignInReplaced(Option<SignInNumber>),
     ConfigReplaced,
     StatusChanged,
     ListChanged,
@@ -102,7 +106,8 @@ impl ListRefresher {
         let (status, changes) = (upstream.status(), upstream.changes());
         let approvals = inspectors.pins.subscribe_approvals();
         let processed_changes = *changes.borrow();
-        let cache = ListCache::of(upstream.settings());
+        let sign_in = upstream.sign_in();
+        let cache = sign_in.and_then(|sign_in| ListCache::of(upstream.settings(), sign_in));
         Self {
             upstream,
             catalog,
@@ -119,6 +124,7 @@ impl ListRefresher {
             keep_alive: None,
             hide_at: None,
             is_down: false,
+            sign_in,
             cache,
             cached_digests: [None; 4],
         }
@@ -126,6 +132,11 @@ impl ListRefresher {
 
     /// Runs until `stop` fires, or until a configuration does not have the upstream.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
+        // Those of a predecessor may be of a former sign-in.
+        if self.last_lists.begin(self.sign_in) {
+            self.catalog.clear(self.upstream.name());
+        }
+        self.remove_former_caches().await;
         if !self.publish_cached().await {
             // Without lists no client can use the upstream, so it is started to be listed.
             self.upstream.start_if_idle();
@@ -137,6 +148,9 @@ impl ListRefresher {
             let event = tokio::select! {
                 biased;
                 () = stop.cancelled() => Event::Stop,
+                sign_in = self.upstream.sign_in_other_than(self.sign_in) => {
+                    Event::SignInReplaced(sign_in)
+                }
                 Ok(()) = self.configs.changed() => Event::ConfigReplaced,
                 Ok(()) = self.status.changed() => Event::StatusChanged,
                 Ok(()) = self.changes.changed() => Event::ListChanged,
@@ -145,6 +159,7 @@ impl ListRefresher {
             };
             match event {
                 Event::Stop => return,
+                Event::SignInReplaced(sign_in) => self.begin_sign_in(sign_in).await,
                 Event::ConfigReplaced => {
                     if !self.switch_config() {
                         return;
@@ -159,13 +174,41 @@ impl ListRefresher {
                     info!(%upstream, "upstream hidden from the lists, down for too long");
                     self.set_hidden(true);
                 }
-                // Stopping must not wait for a list.
-                Event::TimerDue => tokio::select! {
-                    biased;
-                    () = self.list_due() => {}
-                    () = stop.cancelled() => return,
-                },
+                // Stopping must not wait for a list, nor must another sign-in.
+                Event::TimerDue => {
+                    let (upstream, sign_in) = (self.upstream.clone(), self.sign_in);
+                    tokio::select! {
+                        biased;
+                        () = self.list_due() => {}
+                        () = stop.cancelled() => return,
+                        _ = upstream.sign_in_other_than(sign_in) => {}
+                    }
+                }
             }
+        }
+    }
+
+    /// Forgets the lists of the former sign-in, also those on disk, and lists for the new one.
+    async fn begin_sign_in(&mut self, sign_in: Option<SignInNumber>) {
+        let upstream = self.upstream.name();
+        info!(%upstream, "another sign-in, lists of the former one forgotten");
+        self.last_lists.begin(sign_in);
+        self.catalog.clear(upstream);
+        self.cache = sign_in.and_then(|it| ListCache::of(self.upstream.settings(), it));
+        self.cached_digests = [None; 4];
+        self.sign_in = sign_in;
+        self.remove_former_caches().await;
+        self.topics = [RefreshSchedule::new(); 3];
+        self.epoch = None;
+        self.on_status();
+    }
+
+    /// Removes the lists of former sign-ins from the disk.
+    async fn remove_former_caches(&self) {
+        if self.upstream.is_signed_in_to() {
+            let (upstream, sign_in) = (self.upstream.clone(), self.sign_in);
+            let remove = move || ListCache::remove_former(upstream.settings(), sign_in);
+            let _ = tokio::task::spawn_blocking(remove).await;
         }
     }
 
@@ -178,6 +221,9 @@ impl ListRefresher {
                 self.epoch = None;
                 self.topics.iter_mut().for_each(|schedule| schedule.due = None);
             }
+            // One that is still of the former sign-in ends.
+            ConnectionStatus::Up(about)
+                if about.sign_in.is_some_and(|it| Some(it) != self.sign_in) => {}
             ConnectionStatus::Up(about) => {
                 if self.epoch.replace(about.epoch) == Some(about.epoch) {
                     return;

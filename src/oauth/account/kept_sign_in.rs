@@ -2,19 +2,22 @@
 //!
 //! Invariants: a renewed sign-in is written before its tokens are used; one that cannot be written
 //! is kept in memory until it can. A sign-in that was removed or replaced is not used for longer
-//! than [`LOOK_INTERVAL`].
+//! than [`LOOK_INTERVAL`], and what a renewal of it has obtained is revoked. One that cannot be read
+//! is not used.
 
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Account, AccountState, RenewalFailure};
+use super::{Account, AccountState, RenewalFailure, sign_in_replaced};
 use crate::oauth::access_token::authorization;
 use crate::oauth::token_request::{IssuedToken, TokenGrant, TokenRequest};
 use crate::oauth::url_rules::OAuthClient;
-use crate::oauth::vault::{RecordLock, SignInRecord, Vault};
+use crate::oauth::vault::{
+    Change, FileLock, RecordVersion, ReservedSpace, SignInNumber, SignInRecord, Vault,
+};
 use crate::oauth::{OAuthError, RegisteredClient};
-use crate::secret::Secret;
 
 impl Account {
     /// Waits until a user has signed in, if the account needs that; otherwise for ever.
@@ -29,10 +32,40 @@ impl Account {
                     | RenewalFailure { is_over: true, .. },
                 )
                 | None => false,
-                Some(failure) => failure.version != state.version && state.version.is_some(),
+                Some(failure) => {
+                    failure.version != state.version
+                        && state.version.is_some_and(RecordVersion::has_record)
+                }
             };
             if is_new {
                 return;
+            }
+        }
+    }
+
+    /// Returns the sign-in whose tokens are used; `None` if no user is signed in.
+    pub(crate) fn sign_in(&self) -> Option<SignInNumber> {
+        self.look(&mut self.state.lock(), Instant::now());
+        *self.sign_in.borrow()
+    }
+
+    /// Waits until another sign-in than this one is used, and returns it.
+    pub(crate) async fn sign_in_other_than(
+        &self,
+        known: Option<SignInNumber>,
+    ) -> Option<SignInNumber> {
+        let mut changes = self.sign_in.subscribe();
+        loop {
+            let present = self.sign_in();
+            if present != known {
+                return present;
+            }
+            match self.settings.grant.is_of_user() {
+                true => tokio::select! {
+                    _ = changes.changed() => {}
+                    () = sleep(LOOK_INTERVAL) => {}
+                },
+                false => std::future::pending().await,
             }
         }
     }
@@ -45,33 +78,57 @@ impl Account {
             return;
         }
         state.look = Some(now + LOOK_INTERVAL);
-        let version = Vault::version(folder, &self.name);
+        let version = Some(Vault::version(folder, &self.name));
         if version == state.version {
             return;
         }
-        let record = Vault::open_existing(folder).and_then(|vault| match vault {
-            Some(vault) => vault.read(&self.name),
-            None => Ok(None),
-        });
-        // One that cannot be read now is read again with the next look.
-        let Ok(record) = record else { return };
+        let (record, ran_out) = match self.read(folder) {
+            Ok(read) => read,
+            // It is read again with the next look.
+            Err(error) => {
+                state.unreadable = Some(error);
+                return;
+            }
+        };
+        state.unreadable = None;
         state.version = version;
-        let record = record.filter(|record| record.is_of(&self.settings));
-        let token = record.and_then(|record| authorization(&record.access_token).ok());
+        let number = record.as_ref().map(SignInRecord::number).or(ran_out);
+        let token = record.as_ref().and_then(|record| authorization(&record.access_token).ok());
         if state.token.is_some() && token != state.last {
             state.token = None;
-            state.unwritten = None;
+        }
+        if let Some(unwritten) = state.unwritten.take_if(|it| Some(it.0.number()) != number) {
+            self.drop_tokens(unwritten.1, record.as_ref());
+        }
+        self.sign_in.send_if_modified(|present| std::mem::replace(present, number) != number);
+    }
+
+    /// Reads the user's sign-in, or else the number of the one that ran out.
+    fn read(
+        &self,
+        folder: &Path,
+    ) -> Result<(Option<SignInRecord>, Option<SignInNumber>), OAuthError> {
+        let Some(vault) = Vault::open_existing(folder)? else { return Ok((None, None)) };
+        match vault.read(&self.name)? {
+            Some(record) => Ok((Some(record).filter(|it| it.is_of(&self.settings)), None)),
+            None => Ok((None, vault.notes(&self.name)?.ran_out)),
         }
     }
 
-    /// Returns the user's sign-in, and locks it.
-    pub(super) async fn sign_in(&self) -> Result<(Vault, RecordLock, SignInRecord), OAuthError> {
-        let name = &*self.name;
-        let state = self.settings.state.as_deref().ok_or_else(|| self.no_sign_in())?;
-        let opened = Vault::open_locked(state, name).await?;
-        let (vault, lock) = opened.ok_or_else(|| self.no_sign_in())?;
+    /// Returns the user's sign-in, when no other process renews it.
+    async fn lock_sign_in(&self) -> Result<(Vault, FileLock, SignInRecord), OAuthError> {
+        let (folder, name) = (self.folder()?, &*self.name);
+        let opened = Vault::open_existing(folder)?.ok_or_else(|| self.no_sign_in())?;
+        let lock = opened.lock_renewal(name).await?;
+        // The keys may have been changed before the lock was there.
+        let vault = Vault::open_existing(folder)?.ok_or_else(|| self.no_sign_in())?;
         let record = vault.read(name)?.filter(|record| record.is_of(&self.settings));
         Ok((vault, lock, record.ok_or_else(|| self.no_sign_in())?))
+    }
+
+    /// Returns the folder with the user's sign-in.
+    pub(super) fn folder(&self) -> Result<&Path, OAuthError> {
+        self.settings.state.as_deref().ok_or_else(|| self.no_sign_in())
     }
 
     pub(super) fn no_sign_in(&self) -> OAuthError {
@@ -90,24 +147,21 @@ impl Account {
         &self,
         client: &OAuthClient<'_>,
         configured: Option<&RegisteredClient>,
-    ) -> Result<IssuedToken, OAuthError> {
-        let name = &*self.name;
-        let (vault, lock, mut record) = self.unless_stopping(self.sign_in()).await?;
+    ) -> Result<(IssuedToken, SignInNumber), OAuthError> {
+        let (vault, _lock, mut record) = self.unless_stopping(self.lock_sign_in()).await?;
         let unwritten = self.state.lock().unwritten.take();
-        if let Some((former, renewed)) = unwritten
-            && former == record.access_token
+        if let Some(unwritten) = unwritten
+            && unwritten.0.has_tokens_of(&record)
         {
-            record = self.write(&vault, former, renewed, &lock)?;
+            record = self.write(unwritten, None).await?;
         }
         if self.is_new(&record)? && record.is_fresh() {
-            let (lifetime, token) = (record.rest(), record.access_token);
-            return Ok(IssuedToken { token, refresh_token: None, lifetime });
+            let (lifetime, token, number) = (record.rest(), record.access_token, record.number);
+            return Ok((IssuedToken { token, refresh_token: None, lifetime }, number));
         }
-        if record.refresh_token.is_some() {
-            // Nothing is requested that could not be kept, because the disk is full for example.
-            vault.check_space(&record)?;
-        }
-        let refresh_token = record.refresh_token.take().ok_or_else(|| self.no_sign_in())?;
+        let refresh_token = record.refresh_token.clone().ok_or_else(|| self.no_sign_in())?;
+        // Nothing is requested that could not be kept, because the disk is full for example.
+        let space = vault.reserve_space()?;
         let registered = match configured {
             Some(configured) => configured.clone(),
             None => record.client(),
@@ -122,34 +176,75 @@ impl Account {
         };
         match request.send(client).await {
             Ok(issued) => {
-                let former = record.access_token.clone();
-                record.renew(&issued, refresh_token);
-                self.write(&vault, former, record, &lock)?;
-                Ok(issued)
+                let mut renewed = record.clone();
+                renewed.renew(&issued, &self.settings);
+                let written = self.write(Box::new((record, renewed)), Some(space)).await?;
+                Ok((issued, written.number))
             }
-            Err(OAuthError::SignInNeeded(text)) => {
-                tracing::warn!(upstream = name, reason = text, "sign-in ended");
-                vault.remove(name, &lock)?;
-                Err(self.no_sign_in())
-            }
+            Err(OAuthError::SignInNeeded(text)) => Err(self.end(&record, &text).await?),
             Err(error) => Err(error),
         }
     }
 
-    /// Writes a renewed sign-in. If that fails, it is kept in memory, and written later: the
-    /// authorization server may have ended the former refresh token.
-    fn write(
+    /// Writes a renewed sign-in in place of the one before. If that fails, it is kept in memory, and
+    /// written later: the authorization server may have ended the former refresh token.
+    async fn write(
         &self,
-        vault: &Vault,
-        former: Secret,
-        renewed: SignInRecord,
-        lock: &RecordLock,
+        renewal: Box<(SignInRecord, SignInRecord)>,
+        space: Option<ReservedSpace>,
     ) -> Result<SignInRecord, OAuthError> {
-        let written = vault.write(&self.name, &renewed, lock);
-        if written.is_err() {
-            self.state.lock().unwritten = Some((former, renewed.clone()));
+        let (before, renewed) = &*renewal;
+        let replace = |present: Result<Option<SignInRecord>, OAuthError>| match present {
+            Ok(Some(present)) if present.has_tokens_of(before) => {
+                // The upstream may have demanded scopes in the meantime.
+                let step_up = present.step_up;
+                let record = SignInRecord { step_up, ..renewed.clone() };
+                (Change::Write(Box::new(record.clone())), Ok(Ok(record)))
+            }
+            // Another process may have renewed it, after this one had been stopped.
+            Ok(present) => (Change::None, Err(present)),
+            Err(error) => (Change::None, Ok(Err(error))),
+        };
+        let written = Vault::change(self.folder()?, &self.name, space, replace).await;
+        match written.unwrap_or_else(|error| Ok(Err(error))) {
+            Ok(Ok(record)) => Ok(record),
+            Ok(Err(error)) => {
+                self.state.lock().unwritten = Some(renewal);
+                Err(error)
+            }
+            Err(present) => {
+                self.drop_tokens(renewal.1, present.as_ref());
+                Err(sign_in_replaced())
+            }
         }
-        written.map(|()| renewed)
+    }
+
+    /// Ends a sign-in whose refresh token the authorization server refuses, and returns the error
+    /// for that; unless the sign-in has changed in the meantime.
+    async fn end(&self, record: &SignInRecord, reason: &str) -> Result<OAuthError, OAuthError> {
+        let end = |present: Result<Option<SignInRecord>, OAuthError>| match present {
+            Ok(Some(present)) if present.has_tokens_of(record) => (Change::RunOut, true),
+            _ => (Change::None, false),
+        };
+        if !Vault::change(self.folder()?, &self.name, None, end).await? {
+            return Err(sign_in_replaced());
+        }
+        tracing::warn!(upstream = self.name, reason, "sign-in ended");
+        Ok(self.no_sign_in())
+    }
+
+    /// Revokes the tokens of a sign-in that was removed or replaced by the present one, where that
+    /// does not end the present one.
+    fn drop_tokens(&self, record: SignInRecord, present: Option<&SignInRecord>) {
+        if present.is_some_and(|present| !record.is_revocable_beside(present)) {
+            return;
+        }
+        let (http, settings) = (self.http.clone(), self.settings.clone());
+        self.tracker.spawn(async move {
+            if let Err(error) = record.revoke(&*http, &settings).await {
+                tracing::debug!(%error, "tokens of a former sign-in not revoked");
+            }
+        });
     }
 }
 
@@ -181,10 +276,8 @@ mod tests {
 
     /// Signs in as another process, such as `weir login`, does.
     async fn keep(state: &tempfile::TempDir, record: &SignInRecord) -> Vault {
-        let vault = Vault::open(state.path()).expect("a vault");
-        let lock = vault.lock("hub").await.expect("locked");
-        vault.write("hub", record, &lock).expect("written");
-        vault
+        let _ = Vault::sign_in(state.path(), "hub", record.clone()).await.expect("written");
+        Vault::open(state.path()).expect("a vault")
     }
 
     fn fresh() -> SignInRecord {
@@ -212,11 +305,7 @@ mod tests {
         assert_eq!(account.sign_in_needed().as_deref(), Some("sign in with `weir login hub`"));
         assert!(!state.path().join("sign-in").exists(), "nothing is made before a sign-in");
         let vault = Vault::open(state.path()).expect("a vault");
-        let lock = vault.lock("hub").await.expect("locked");
-        let expires = Some(unix_time().as_secs() + 1_000);
-        let signed_in = SignInRecord { expires, ..record() };
-        vault.write("hub", &signed_in, &lock).expect("written");
-        drop(lock);
+        keep(&state, &fresh()).await;
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(token(&account).await, Ok(Some("Bearer hunter2".into())));
         assert_eq!(account.sign_in_needed(), None);
@@ -266,9 +355,7 @@ mod tests {
     async fn a_refresh_that_has_begun_is_kept_although_weir_stops() {
         let state = tempfile::tempdir().expect("a folder");
         let vault = Vault::open(state.path()).expect("a vault");
-        let lock = vault.lock("hub").await.expect("locked");
-        vault.write("hub", &record(), &lock).expect("written");
-        drop(lock);
+        keep(&state, &record()).await;
         let (account, script) = open(Settings {
             grant: Grant::AuthorizationCode { client: None },
             state: Some(state.path().into()),
@@ -297,8 +384,7 @@ mod tests {
         let state = tempfile::tempdir().expect("a folder");
         let vault = Vault::open(state.path()).expect("a vault");
         let write = async |record: &SignInRecord| {
-            let lock = vault.lock("hub").await.expect("locked");
-            vault.write("hub", record, &lock).expect("written");
+            keep(&state, record).await;
         };
         let expires = Some(unix_time().as_secs() + 1_000);
         write(&SignInRecord { expires, scope: Some("a".into()), ..record() }).await;
@@ -337,18 +423,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_sign_in_for_another_url_or_issuer_is_not_used() {
         let state = tempfile::tempdir().expect("a folder");
-        let vault = Vault::open(state.path()).expect("a vault");
-        let lock = vault.lock("hub").await.expect("locked");
         let elsewhere = [
             SignInRecord { upstream: "https://mcp.test/other".into(), ..record() },
             SignInRecord { issuer: "https://evil.test".into(), ..record() },
             SignInRecord { client_id: "other".into(), ..record() },
         ];
-        drop(lock);
         for signed_in in elsewhere {
-            let lock = vault.lock("hub").await.expect("locked");
-            vault.write("hub", &signed_in, &lock).expect("written");
-            drop(lock);
+            keep(&state, &signed_in).await;
             let client = RegisteredClient { id: "weir".into(), credential: ClientCredential::None };
             let (account, script) = open(Settings {
                 grant: Grant::AuthorizationCode { client: Some(client) },
@@ -364,7 +445,6 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_sign_in_that_is_removed_or_replaced_is_not_used_any_more() {
         let state = tempfile::tempdir().expect("a folder");
-        let vault = keep(&state, &fresh()).await;
         let (account, script) = of_user(&state);
         assert_eq!(token(&account).await, Ok(Some("Bearer hunter2".into())));
         let other = SignInRecord { access_token: "other".into(), ..fresh() };
@@ -375,9 +455,7 @@ mod tests {
         keep(&state, &SignInRecord { scope: Some("a".into()), ..other }).await;
         tokio::time::advance(LOOK_INTERVAL).await;
         assert_eq!(token(&account).await, Ok(Some("Bearer other".into())));
-        let lock = vault.lock("hub").await.expect("locked");
-        vault.remove("hub", &lock).expect("removed");
-        drop(lock);
+        let _ = Vault::sign_out(state.path(), "hub").await.expect("removed");
         tokio::time::advance(LOOK_INTERVAL).await;
         assert!(matches!(token(&account).await, Err(OAuthError::SignInNeeded(_))));
         assert!(script.requests().is_empty());

@@ -2,9 +2,10 @@
 
 use super::{Account, AccountState, TokenOutcome};
 use crate::oauth::OAuthError;
-use crate::oauth::access_token::AccessToken;
+use crate::oauth::access_token::{AccessToken, authorization};
 use crate::oauth::challenge::BearerChallenge;
 use crate::oauth::url_rules::MAX_SHOWN_CHARS;
+use crate::oauth::vault::{Change, SignInRecord, Vault};
 use crate::quote::quote;
 use crate::timestamp::unix_time;
 
@@ -47,15 +48,31 @@ impl Account {
             let AccountState { scope, step_up, .. } = &mut *state;
             return step_up.demand(demanded, scope.as_deref(), settings, now);
         }
-        let (vault, lock, mut record) = self.sign_in().await?;
-        if self.is_new(&record)? {
-            return Ok(());
+        if self.sign_in().is_none() {
+            return Err(self.no_sign_in());
         }
-        let before = record.step_up.clone();
-        record.step_up.demand(demanded, record.scope.as_deref(), settings, now)?;
+        let last = self.state.lock().last.clone();
+        // Returns the record, if the demand changes it; `None` if there is another token.
+        let follow = |present: Option<SignInRecord>| {
+            let record = present.filter(|record| record.is_of(settings));
+            let mut record = record.ok_or_else(|| self.no_sign_in())?;
+            if last != Some(authorization(&record.access_token)?) {
+                return Ok(None);
+            }
+            let before = record.step_up.clone();
+            record.step_up.demand(demanded, record.scope.as_deref(), settings, now)?;
+            Ok(Some((record.step_up != before).then_some(record)))
+        };
+        let demand = |present: Result<_, OAuthError>| match present.and_then(follow) {
+            Ok(Some(Some(record))) => (Change::Write(Box::new(record)), Ok(Some(true))),
+            Ok(Some(None)) => (Change::None, Ok(Some(false))),
+            Ok(None) => (Change::None, Ok(None)),
+            Err(error) => (Change::None, Err(error)),
+        };
+        let followed = Vault::change(self.folder()?, name, None, demand).await??;
+        let Some(is_new) = followed else { return Ok(()) };
         let demanded = quote(demanded, MAX_SHOWN_CHARS);
-        if record.step_up != before {
-            vault.write(name, &record, &lock)?;
+        if is_new {
             tracing::warn!(upstream = name, scope = demanded, "more scopes demanded");
         }
         let text =

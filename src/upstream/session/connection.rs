@@ -18,10 +18,13 @@ use crate::mcp::kind::Kind;
 use crate::mcp::log_level::LogLevel;
 use crate::mcp::revision::Era;
 use crate::mcp::task::TaskScope;
+use crate::oauth::SignInNumber;
 use crate::sealing::Instance;
 use crate::upstream::input_requests::InputRequests;
 use crate::upstream::message::request_headers::RequestHeaders;
-use crate::upstream::message::{OutboundRequest, SentCount, TransportError, error_code};
+use crate::upstream::message::{
+    OutboundRequest, SIGN_IN_REPLACED, SentCount, TransportError, error_code,
+};
 use crate::upstream::session::library::LibraryConnection;
 use crate::upstream::session::negotiation::Negotiated;
 use crate::upstream::session::pagination::ListPager;
@@ -144,13 +147,15 @@ impl McpSession {
             Dialect::Modern(_) => false,
         };
         let is_on_one_replica = matches!(settings.source, UpstreamSource::OnOneReplica { .. });
+        let sign_in = transport.http_client().and_then(|http_client| http_client.sign_in());
         // An HTTP server without sessions keeps its tasks across connections; that it was restarted
         // cannot be seen. Every other connection is one process or one session.
         let scope = match &transport {
             // The replica that runs the server has sealed the ids of its tasks with their scope.
             _ if is_on_one_replica => TaskScope::of_server(settings.name.as_str()),
             Transport::Http(_) if !has_session => {
-                TaskScope::of_server(&shared_fingerprint(settings))
+                let number = sign_in.and_then(SignInNumber::text).unwrap_or_default();
+                TaskScope::of_server(&(shared_fingerprint(settings) + &number))
             }
             Transport::Http(_) | Transport::Stdio(_) | Transport::Sse(_) => {
                 TaskScope::unique(settings.instance.unwrap_or_else(Instance::random))
@@ -169,6 +174,7 @@ impl McpSession {
             topics: handshake_info.topics,
             capabilities: handshake_info.capabilities,
             instructions: handshake_info.instructions,
+            sign_in,
         };
         let stop = CancellationToken::new();
         let (about, announced_topics) = (Arc::new(about), handshake_info.list_changed);
@@ -238,10 +244,12 @@ impl McpSession {
             ResponseOutcome::Error(error) if error_code(error) == Some(code::HEADER_MISMATCH)
         );
         if let Some(headers) = headers.filter(|_| is_mismatch) {
-            Box::pin(self.list(Kind::Tool, settings)).await?;
+            let listed = Box::pin(self.list(Kind::Tool, settings)).await;
+            listed.map_err(TransportError::of_sent_call)?;
             let request = self.build_request(call, input_requests, sent);
             if request.headers != headers {
-                outcome = self.send_with_log_level(call, request).await?;
+                let sent_again = self.send_with_log_level(call, request).await;
+                outcome = sent_again.map_err(TransportError::of_sent_call)?;
             }
         }
         Ok(UpstreamResponse { era: self.about.era(), scope: Some(self.scope), outcome })
@@ -422,6 +430,7 @@ impl McpSession {
                 Some(reason) = listen => reason,
                 reason = sync_subscriptions, if capabilities.subscribe => reason,
                 reason = sync_task_subscriptions, if capabilities.has_tasks() => reason,
+                () = self.transport.sign_in_replaced() => SIGN_IN_REPLACED.to_owned(),
                 else => std::future::pending().await,
             }
         };

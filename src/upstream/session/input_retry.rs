@@ -17,7 +17,7 @@ use crate::mcp::input_request::{
 };
 use crate::mcp::revision::Era;
 use crate::upstream::input_requests::{InputRequests, MAX_OPEN, SubmittedResponse};
-use crate::upstream::message::TransportError;
+use crate::upstream::message::{SIGN_IN_REPLACED, TransportError};
 
 /// Maximum number of retries of a call.
 const MAX_RETRIES: usize = 8;
@@ -57,6 +57,9 @@ where
             // again.
             TransportError::SessionLost(reason) if round > 0 => {
                 TransportError::ConnectionLost(reason)
+            }
+            TransportError::SignInReplaced if round > 0 => {
+                TransportError::ConnectionLost(SIGN_IN_REPLACED.into())
             }
             failure => failure,
         })?;

@@ -34,6 +34,7 @@ impl LibraryConnection {
             topics: ListTopic::ALL.map(|topic| topic == ListTopic::Prompts),
             capabilities: Capabilities { completions: true, ..Capabilities::default() },
             instructions: None,
+            sign_in: None,
         };
         Self { about: Arc::new(about), library }
     }

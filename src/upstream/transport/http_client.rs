@@ -4,7 +4,7 @@
 //! Responses to the server's own requests beyond [`MAX_REPLIES`] at a time are dropped, so a server
 //! that sends requests without end loses the responses to them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::mcp::call::ResponseOutcome;
 use crate::memory_budget::BufferLimit;
-use crate::oauth::{AccessToken, Account, BearerChallenge, OAuthError};
+use crate::oauth::{AccessToken, Account, BearerChallenge, OAuthError, SignInNumber};
 use crate::upstream::Error;
 use crate::upstream::message::request_headers::RequestHeaders;
 use crate::upstream::message::{CancelMode, OutboundRequest, SentFlag, TransportError};
@@ -54,7 +54,7 @@ pub(crate) struct HttpClient {
     /// Headers of every request: the configured ones and Weir's own, with those of a message.
     headers: HeaderMap,
     /// Account whose access tokens are sent with every request.
-    account: Option<Arc<Account>>,
+    account: Option<SessionAccount>,
     /// Maximum size of a message, and the memory budget of larger ones.
     pub(crate) message_limit: BufferLimit,
     /// Slots of the responses to the server's own requests.
@@ -75,6 +75,7 @@ impl HttpClient {
     ) -> Self {
         let reply_slots = Arc::new(Semaphore::new(MAX_REPLIES));
         let headers = base_headers(configured, &pool.url);
+        let account = account.map(SessionAccount::new);
         let target = request_target(&pool.url);
         Self { pool, dispatcher, headers, account, message_limit, reply_slots, target }
     }
@@ -82,6 +83,21 @@ impl HttpClient {
     /// Returns a client for another path on the same server.
     pub(crate) fn with_path(&self, path: PathAndQuery) -> Self {
         Self { target: Uri::from(path), ..self.clone() }
+    }
+
+    /// Sign-in whose tokens the session uses; `None` if it has no account, or no token yet.
+    pub(crate) fn sign_in(&self) -> Option<SignInNumber> {
+        self.account.as_ref()?.sign_in.get().copied()
+    }
+
+    /// Waits until the account uses another sign-in than the session; for ever if there is none.
+    pub(crate) async fn sign_in_replaced(&self) {
+        match (&self.account, self.sign_in()) {
+            (Some(SessionAccount { account, .. }), Some(sign_in)) => {
+                account.sign_in_other_than(Some(sign_in)).await;
+            }
+            _ => std::future::pending().await,
+        }
     }
 
     /// Returns the headers of the requests of a session: its own replace those of every request.
@@ -233,10 +249,14 @@ impl HttpClient {
             *request.headers_mut() = headers;
             request
         };
-        let Some(account) = &self.account else {
+        let Some(session_account) = &self.account else {
             return self.pool.send(request(None), sent).await;
         };
+        let account = &session_account.account;
         let token = account.token().await.map_err(no_token)?;
+        if token.as_ref().is_some_and(|token| !session_account.owns(token)) {
+            return Err(TransportError::SignInReplaced);
+        }
         let response = self.pool.send(request(token.as_ref()), sent).await?;
         let Some(challenge) = token_challenge(&response, account) else {
             if let Some(token) = token {
@@ -247,6 +267,9 @@ impl HttpClient {
         response.into_body().drain();
         sent.mark_unsent();
         let token = account.renew(token.as_ref(), challenge).await.map_err(no_token)?;
+        if !session_account.owns(&token) {
+            return Err(TransportError::SignInReplaced.of_sent_call());
+        }
         let response = self.pool.send(request(Some(&token)), sent).await?;
         let Some(challenge) = token_challenge(&response, account) else {
             return Ok(response.map(|body| body.hide_tokens(account)));
@@ -254,6 +277,25 @@ impl HttpClient {
         response.into_body().drain();
         sent.mark_unsent();
         Err(no_token(account.reject(&token, &challenge).await))
+    }
+}
+
+/// Account of one session: all its requests have tokens of one sign-in.
+#[derive(Clone)]
+struct SessionAccount {
+    account: Arc<Account>,
+    /// Sign-in of the first token.
+    sign_in: Arc<OnceLock<SignInNumber>>,
+}
+
+impl SessionAccount {
+    fn new(account: Arc<Account>) -> Self {
+        Self { account, sign_in: Arc::default() }
+    }
+
+    /// Returns whether a token may be used in the session.
+    fn owns(&self, token: &AccessToken) -> bool {
+        *self.sign_in.get_or_init(|| token.sign_in()) == token.sign_in()
     }
 }
 

@@ -1,0 +1,196 @@
+//! Record of a user's sign-in: where it is good, and its tokens.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::BoundClient;
+use crate::hex::hex;
+use crate::oauth::metadata::{ServerMetadata, names};
+use crate::oauth::step_up::StepUp;
+use crate::oauth::token_request::IssuedToken;
+use crate::oauth::{ClientCredential, Grant, RegisteredClient, ResourceIndicator, Settings};
+use crate::secret::Secret;
+use crate::timestamp::unix_time;
+
+/// Number of a sign-in: each `weir login` makes another one, and whatever was opened or listed for
+/// one is not used for the next. An account without a user has always the same.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SignInNumber(u64);
+
+impl SignInNumber {
+    /// Returns the number of a new sign-in. Those of records of earlier versions are zero.
+    pub(in crate::oauth) fn random() -> Self {
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes).expect("the system has random numbers");
+        Self(u64::from_be_bytes(bytes).max(1))
+    }
+
+    /// Returns the number as text, as a part of names and hashes; `None` for the one of accounts
+    /// without a user, and of records of earlier versions.
+    pub(crate) fn text(self) -> Option<String> {
+        (self.0 != 0).then(|| hex(&self.0.to_be_bytes()))
+    }
+}
+
+/// Sign-in at the authorization server of one upstream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignInRecord {
+    /// Number of the sign-in, which renewals keep.
+    #[serde(default)]
+    pub(in crate::oauth) number: SignInNumber,
+    /// URL of the upstream, without its query.
+    pub(in crate::oauth) upstream: String,
+    /// Hash of the whole URL; records of earlier versions have none until they are renewed.
+    #[serde(default)]
+    pub(in crate::oauth) endpoint: Option<String>,
+    pub(in crate::oauth) issuer: String,
+    pub(in crate::oauth) token_endpoint: String,
+    pub(in crate::oauth) token_endpoint_auth_methods_supported: Option<Vec<String>>,
+    pub(in crate::oauth) revocation_endpoint: Option<String>,
+    pub(in crate::oauth) client_id: String,
+    /// Whether this client is in the configuration.
+    #[serde(default)]
+    pub(in crate::oauth) is_configured_client: bool,
+    /// Secret of a client that registered itself.
+    #[serde(serialize_with = "expose_option", deserialize_with = "secret_option")]
+    pub(in crate::oauth) client_secret: Option<Secret>,
+    pub(in crate::oauth) resource: Option<String>,
+    pub(in crate::oauth) scope: Option<String>,
+    pub(in crate::oauth) step_up: StepUp,
+    #[serde(serialize_with = "expose", deserialize_with = "secret")]
+    pub(in crate::oauth) access_token: Secret,
+    /// Unix time in seconds at which the access token expires; `None` if it does not.
+    pub(in crate::oauth) expires: Option<u64>,
+    /// Seconds for which it was issued.
+    pub(in crate::oauth) lifetime: Option<u64>,
+    #[serde(serialize_with = "expose_option", deserialize_with = "secret_option")]
+    pub(in crate::oauth) refresh_token: Option<Secret>,
+}
+
+impl SignInRecord {
+    /// Number of the sign-in.
+    pub(in crate::oauth) fn number(&self) -> SignInNumber {
+        self.number
+    }
+
+    /// Returns to which authorization server the credentials of its client belong.
+    pub(in crate::oauth) fn bound(&self) -> BoundClient {
+        BoundClient { client_id: Some(self.client_id.clone()), issuer: self.issuer.clone() }
+    }
+
+    /// Issuer of the tokens.
+    pub fn issuer(&self) -> &str {
+        &self.issuer
+    }
+
+    /// Unix time in seconds at which the access token expires, if it is not renewed.
+    pub fn expires(&self) -> Option<u64> {
+        self.expires
+    }
+
+    /// Whether the access token can be renewed.
+    pub fn is_renewable(&self) -> bool {
+        self.refresh_token.is_some()
+    }
+
+    /// Returns whether this sign-in may be used with these settings: it is for the configured
+    /// upstream, resource, issuer and client.
+    pub fn is_of(&self, settings: &Settings) -> bool {
+        let client = match &settings.grant {
+            Grant::AuthorizationCode { client } => client.as_ref(),
+            Grant::ClientCredentials(_) | Grant::JwtBearer { .. } => return false,
+        };
+        let issuer = settings.metadata_issuer.as_ref().or(settings.issuer.as_ref());
+        let resource = self.resource.as_deref();
+        let is_resource = match &settings.resource {
+            ResourceIndicator::Auto => resource.is_some_and(|it| names(it, &settings.upstream)),
+            ResourceIndicator::None => resource.is_none(),
+            ResourceIndicator::Named(named) => resource == Some(named),
+        };
+        self.upstream == settings.upstream.as_str()
+            && self.endpoint.as_ref().is_none_or(|endpoint| *endpoint == settings.endpoint)
+            && is_resource
+            && issuer.is_none_or(|issuer| *issuer == self.issuer)
+            && client.map_or(!self.is_configured_client, |client| client.id == self.client_id)
+    }
+
+    /// Returns whether two records have the same tokens of the same sign-in.
+    pub(in crate::oauth) fn has_tokens_of(&self, other: &Self) -> bool {
+        let tokens = |record: &Self| (record.number, record.access_token.clone());
+        tokens(self) == tokens(other) && self.refresh_token == other.refresh_token
+    }
+
+    /// Returns whether its tokens can be revoked while another sign-in is used. A server may count
+    /// all sign-ins of one client as one grant, and would end that, too (RFC 7009, 2.1).
+    pub fn is_revocable_beside(&self, present: &Self) -> bool {
+        self.client_id != present.client_id
+    }
+
+    /// Returns the time for which the access token is still valid; `None` if it does not expire.
+    pub(in crate::oauth) fn rest(&self) -> Option<Duration> {
+        self.expires.map(|expires| Duration::from_secs(expires).saturating_sub(unix_time()))
+    }
+
+    /// Returns whether the access token is valid for some time, so that it needs no renewal.
+    pub(in crate::oauth) fn is_fresh(&self) -> bool {
+        let lifetime = self.lifetime.map_or(Duration::MAX, Duration::from_secs);
+        self.rest().is_none_or(|rest| rest > MIN_REST.min(lifetime / 5))
+    }
+
+    /// Returns the client that registered itself for this sign-in.
+    pub(in crate::oauth) fn client(&self) -> RegisteredClient {
+        let credential = match &self.client_secret {
+            Some(secret) => ClientCredential::Secret(secret.clone()),
+            None => ClientCredential::None,
+        };
+        RegisteredClient { id: self.client_id.clone(), credential }
+    }
+
+    /// Returns the authorization server, as far as renewals need it.
+    pub(in crate::oauth) fn server(&self) -> ServerMetadata {
+        ServerMetadata::of_token_endpoint(
+            self.issuer.clone(),
+            self.token_endpoint.clone(),
+            self.token_endpoint_auth_methods_supported.clone(),
+        )
+    }
+
+    /// Forgets the scopes that the upstream has demanded, which the authorization server or the
+    /// user has refused.
+    pub fn forget_demands(&mut self) {
+        self.step_up.forget(self.scope.as_deref());
+    }
+
+    /// Replaces the tokens by new ones; without a new refresh token the old one stays (RFC 6749,
+    /// 6).
+    pub(in crate::oauth) fn renew(&mut self, issued: &IssuedToken, settings: &Settings) {
+        self.access_token = issued.token.clone();
+        self.lifetime = issued.lifetime.map(|lifetime| lifetime.as_secs());
+        self.expires = issued.expires();
+        if let Some(refresh_token) = &issued.refresh_token {
+            self.refresh_token = Some(refresh_token.clone());
+        }
+        self.endpoint.get_or_insert_with(|| settings.endpoint.clone());
+    }
+}
+
+fn expose<S: Serializer>(secret: &Secret, serializer: S) -> Result<S::Ok, S::Error> {
+    secret.expose().serialize(serializer)
+}
+
+fn expose_option<S: Serializer>(secret: &Option<Secret>, serializer: S) -> Result<S::Ok, S::Error> {
+    secret.as_ref().map(Secret::expose).serialize(serializer)
+}
+
+fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
+    String::deserialize(deserializer).map(Secret::from)
+}
+
+fn secret_option<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
+    Option::<String>::deserialize(deserializer).map(|text| text.map(Secret::from))
+}
+
+/// Time for which an access token must still be valid to be used without a renewal; less for one
+/// that lives for less than five times as long.
+const MIN_REST: Duration = Duration::from_secs(30);
