@@ -411,6 +411,12 @@ impl Account {
             scope: scope.as_deref(),
         };
         let issued = request.send(&client).await;
+        if issued.is_ok() {
+            // From now on the credentials belong to this server.
+            let (name, issuer) = (&*self.name, &discovered.server.issuer);
+            let bound = binding::note(name, settings, issuer).await;
+            self.state.lock().bound = bound;
+        }
         let mut state = self.state.lock();
         match &issued {
             Ok(_) => state.scope = scope,
@@ -429,18 +435,13 @@ impl Account {
     }
 
     /// Discovers the authorization server, which must be the one to which the credentials belong.
-    /// From now on that is this one.
     async fn discover(&self, client: &OAuthClient<'_>) -> Result<Arc<Discovered>, OAuthError> {
         let challenge = self.state.lock().challenge.clone().unwrap_or_default();
         let found = Arc::new(discover(client, &challenge).await?);
         let (name, settings, issuer) = (&*self.name, &self.settings, &found.server.issuer);
         let known = self.state.lock().bound.clone();
-        let bound = binding::check(name, settings, known.as_ref(), issuer)?;
-        if let Some(bound) = &bound {
-            binding::note(name, settings, bound).await;
-        }
+        binding::check(name, settings, known.as_ref(), issuer)?;
         let mut state = self.state.lock();
-        state.bound = bound;
         state.discovered = Some(Arc::clone(&found));
         Ok(found)
     }
@@ -501,22 +502,27 @@ impl AccountState {
 #[derive(Debug, Default)]
 struct RefusalPace {
     issued: Option<Instant>,
-    pause: Duration,
+    /// Number of tokens in turn that were refused when they were young.
+    young: u32,
 }
 
 impl RefusalPace {
-    /// Returns whether a token that was refused may be renewed now. The pauses grow while tokens
-    /// are refused that are young.
+    /// Returns whether a token that was refused may be renewed now. After a few that were refused
+    /// when they were young there are pauses, which grow.
     fn allows(&mut self, now: Instant) -> bool {
         let Some(age) = self.issued.map(|issued| now.duration_since(issued)) else { return true };
-        if age < self.pause {
-            return false;
+        if age >= MAX_REFUSAL_PAUSE {
+            self.young = 0;
         }
-        self.pause = match age < MAX_REFUSAL_PAUSE {
-            true => (self.pause * 2).clamp(MIN_REFUSAL_PAUSE, MAX_REFUSAL_PAUSE),
-            false => MIN_REFUSAL_PAUSE,
+        let pause = match self.young.checked_sub(FREE_REFUSALS) {
+            None => Duration::ZERO,
+            Some(over) => MAX_REFUSAL_PAUSE.min(MIN_REFUSAL_PAUSE * (1 << over.min(6))),
         };
-        true
+        let is_allowed = age >= pause;
+        if is_allowed {
+            self.young = self.young.saturating_add(1);
+        }
+        is_allowed
     }
 
     fn issued(&mut self, now: Instant) {
@@ -535,6 +541,8 @@ fn stopping() -> OAuthError {
 /// Pauses after failures.
 const BACKOFF: Backoff =
     Backoff::new(Duration::from_secs(1), Duration::from_secs(60)).with_jitter(true);
+/// Number of young tokens in turn that are renewed at once when they are refused.
+const FREE_REFUSALS: u32 = 2;
 /// Shortest and longest pause between renewals because of refusals. A token that lives as long as
 /// the longest one is no young one.
 const MIN_REFUSAL_PAUSE: Duration = Duration::from_secs(1);
@@ -547,8 +555,8 @@ pub(super) mod tests {
     use hyper::Uri;
 
     use super::*;
-    use crate::oauth::ResourceIndicator;
     use crate::oauth::testing::{Script, settings};
+    use crate::oauth::{ClientCredential, RegisteredClient, ResourceIndicator};
 
     pub(super) const TOKEN_URL: &str = "https://id.test/token";
 
@@ -651,6 +659,92 @@ pub(super) mod tests {
         issue(&script, "third", 100);
         let renewed = account.renew(Some(&second), BearerChallenge::default()).await;
         assert_eq!(renewed.map(|token| sent(&token)), Ok("Bearer third".into()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn renewals_because_of_refusals_have_a_pace_and_each_caller_an_answer_at_once() {
+        let (account, script) = account();
+        issue(&script, "first", 100_000);
+        let mut last = account.token().await.expect("issued").expect("a token");
+        script.requests();
+        // Each token is refused at its first use, and the next one is accepted.
+        let (mut renewed, mut refused) = (0, 0);
+        for _ in 0..1_200 {
+            match account.renew(Some(&last), BearerChallenge::default()).await {
+                Ok(next) => (last, renewed) = (next, renewed + 1),
+                Err(error) => {
+                    assert_eq!(error, account.rejected());
+                    refused += 1;
+                }
+            }
+            tokio::time::advance(Duration::from_millis(100)).await;
+        }
+        assert_eq!(script.requests().len(), renewed);
+        assert!((5..=10).contains(&renewed), "{renewed} renewals in 2 min, {refused} refused");
+        assert_eq!(token(&account).await, Ok(Some("Bearer first".into())), "for other requests");
+        // One that has lived for long is renewed at once.
+        tokio::time::advance(MAX_REFUSAL_PAUSE).await;
+        let renewed = account.renew(Some(&last), BearerChallenge::default()).await;
+        renewed.expect("renewed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_binding_of_credentials_outlives_a_restart_and_changes_with_the_configuration() {
+        let state = tempfile::tempdir().expect("a folder");
+        let kept = Settings { state: Some(state.path().into()), ..settings() };
+        let place = "https://mcp.test/.well-known/oauth-protected-resource/mcp";
+        let begin = async |settings: Settings, issuer: &str| {
+            let (account, script) = open(settings);
+            let resource = format!(
+                r#"{{"resource":"https://mcp.test/mcp","authorization_servers":["{issuer}"]}}"#
+            );
+            script.document(place, &resource);
+            let metadata = format!(r#"{{"issuer":"{issuer}","token_endpoint":"{TOKEN_URL}"}}"#);
+            script.document(&format!("{issuer}/.well-known/oauth-authorization-server"), &metadata);
+            issue(&script, "token", 100);
+            let issued = account.renew(None, BearerChallenge::default()).await;
+            let posts = script.requests().iter().filter(|it| it.starts_with("POST")).count();
+            (issued.map(|token| sent(&token)), posts)
+        };
+        let of_client = |id: &str| Settings {
+            grant: Grant::ClientCredentials(RegisteredClient {
+                id: id.into(),
+                credential: ClientCredential::Secret("hunter2".into()),
+            }),
+            ..kept.clone()
+        };
+        let issued = || (Ok("Bearer token".to_owned()), 1);
+        let error = |issuer: &str, before: &str| {
+            let text = format!(
+                "the upstream names the authorization server {issuer} instead of {before}: if that \
+                 is right, set auth.issuer"
+            );
+            (Err(OAuthError::Refused(text)), 0)
+        };
+        let (first, other) = ("https://id.test", "https://evil.test");
+        assert_eq!(begin(of_client("weir"), first).await, issued());
+        assert_eq!(begin(of_client("weir"), other).await, error(other, first));
+        // The call limit, or the URL, is another one.
+        let elsewhere = Settings { endpoint: "another".into(), ..of_client("weir") };
+        assert_eq!(begin(elsewhere, other).await, error(other, first));
+        let pinned = Settings { issuer: Some(other.into()), ..of_client("weir") };
+        assert_eq!(begin(pinned, other).await, issued());
+        assert_eq!(begin(of_client("weir"), first).await, error(first, other));
+        assert_eq!(begin(of_client("next"), first).await, issued());
+        assert_eq!(begin(of_client("next"), other).await, error(other, first));
+        // Without a state folder the account that replaces another one knows it.
+        let (before, _) = open(settings());
+        before.state.lock().bound =
+            Some(BoundClient { client_id: Some("weir".into()), issuer: first.into() });
+        let (after, script) = open(settings());
+        after.succeed(&before);
+        script.document(
+            "https://mcp.test/.well-known/oauth-authorization-server",
+            r#"{"issuer":"https://mcp.test","token_endpoint":"https://mcp.test/token"}"#,
+        );
+        let refused = after.renew(None, BearerChallenge::default()).await;
+        let text = error("https://mcp.test", first).0;
+        assert_eq!(refused.map(|token| sent(&token)), text);
     }
 
     #[tokio::test(start_paused = true)]

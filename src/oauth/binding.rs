@@ -2,15 +2,14 @@
 //! authorization server binding).
 //!
 //! Invariant: credentials of the configuration go to the issuer of `auth.issuer`; without it, to
-//! the first one to which they were ever sent. That is noted in the state folder, and holds until
-//! the issuer or the client is changed in the configuration.
+//! the first one that has ever issued a token for them. That is noted in the state folder, and
+//! holds until the issuer or the client is changed in the configuration.
 
 use super::discovery::changed;
 use super::vault::{BoundClient, Vault};
 use super::{Grant, OAuthError, Settings};
 
 /// Checks that the credentials of an upstream's configuration belong to this issuer, or to none yet.
-/// Returns what they are to be bound to before they are sent; `None` where there are none.
 ///
 /// # Errors
 ///
@@ -20,18 +19,11 @@ pub(super) fn check(
     settings: &Settings,
     known: Option<&BoundClient>,
     issuer: &str,
-) -> Result<Option<BoundClient>, OAuthError> {
-    let client_id = match &settings.grant {
-        Grant::AuthorizationCode { client: None } => return Ok(None),
-        Grant::AuthorizationCode { client: Some(client) } | Grant::ClientCredentials(client) => {
-            Some(client.id.clone())
-        }
-        Grant::JwtBearer { .. } => None,
-    };
-    let bound = BoundClient { client_id, issuer: issuer.to_owned() };
+) -> Result<(), OAuthError> {
     if settings.issuer.is_some() || settings.token_url.is_some() {
-        return Ok(Some(bound));
+        return Ok(());
     }
+    let Some(wanted) = binding(settings, issuer) else { return Ok(()) };
     let vault = settings.state.as_deref().map(Vault::open_existing).transpose();
     let vault = vault.inspect_err(|error| warn(upstream, error)).unwrap_or_default().flatten();
     let noted = match vault.map(|vault| vault.notes(upstream)).transpose() {
@@ -40,22 +32,36 @@ pub(super) fn check(
     };
     // What this process knows holds where nothing can be noted.
     match noted.as_ref().or(known) {
-        Some(before) if before.client_id == bound.client_id && before.issuer != bound.issuer => {
-            let text = changed(&before.issuer, issuer);
+        Some(bound) if bound.client_id == wanted.client_id && bound.issuer != wanted.issuer => {
+            let text = changed(&bound.issuer, issuer);
             Err(OAuthError::Refused(format!("{text}: if that is right, set auth.issuer")))
         }
-        _ => Ok(Some(bound)),
+        _ => Ok(()),
     }
 }
 
-/// Notes to which issuer the credentials belong, which are sent now. They are sent although that
-/// cannot be noted, because the operator can set the issuer.
-pub(super) async fn note(upstream: &str, settings: &Settings, bound: &BoundClient) {
+/// Notes that the credentials of an upstream's configuration belong to this issuer, which has
+/// issued a token for them. Returns that; `None` where there are none.
+pub(super) async fn note(upstream: &str, settings: &Settings, issuer: &str) -> Option<BoundClient> {
+    let bound = binding(settings, issuer)?;
     if let Some(state) = &settings.state
-        && let Err(error) = Vault::bind(state, upstream, bound).await
+        && let Err(error) = Vault::bind(state, upstream, &bound).await
     {
         warn(upstream, &error);
     }
+    Some(bound)
+}
+
+/// Returns the binding of the configured credentials to this issuer, if there are any.
+fn binding(settings: &Settings, issuer: &str) -> Option<BoundClient> {
+    let client_id = match &settings.grant {
+        Grant::AuthorizationCode { client: None } => return None,
+        Grant::AuthorizationCode { client: Some(client) } | Grant::ClientCredentials(client) => {
+            Some(client.id.clone())
+        }
+        Grant::JwtBearer { .. } => None,
+    };
+    Some(BoundClient { client_id, issuer: issuer.to_owned() })
 }
 
 fn warn(upstream: &str, error: &OAuthError) {

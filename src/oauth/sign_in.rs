@@ -15,7 +15,7 @@ use super::registration::register;
 use super::step_up::StepUp;
 use super::token_request::{TokenGrant, TokenRequest};
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
-use super::vault::{BoundClient, SignInNumber, SignInRecord};
+use super::vault::{SignInNumber, SignInRecord};
 use super::{ClientCredential, Grant, OAuthError, OAuthHttp, RegisteredClient, Settings};
 use crate::quote::quote;
 use crate::secret::{Secret, random_token};
@@ -26,8 +26,6 @@ pub struct SignIn {
     /// Name of the upstream.
     upstream: String,
     settings: Settings,
-    /// Authorization server to which a configured client belongs.
-    bound: Option<BoundClient>,
     discovered: Discovered,
     client: RegisteredClient,
     redirect_uri: String,
@@ -82,7 +80,7 @@ impl SignIn {
         let metadata_url = settings.client_metadata_url.as_deref();
         // Earlier versions have noted it in the record only.
         let known = earlier.filter(|it| it.is_configured_client).map(SignInRecord::bound);
-        let bound = binding::check(upstream, settings, known.as_ref(), &server.issuer)?;
+        binding::check(upstream, settings, known.as_ref(), &server.issuer)?;
         let (resource, scope) = (discovered.resource(settings), discovered.scope(settings));
         let is_of = |it: &&SignInRecord| it.is_of(settings) && it.issuer == server.issuer;
         let (step_up, before) = match earlier.filter(is_of) {
@@ -116,7 +114,6 @@ impl SignIn {
         Ok(Self {
             upstream: upstream.to_owned(),
             settings: settings.clone(),
-            bound,
             client: registered,
             redirect_uri,
             resource,
@@ -167,10 +164,8 @@ impl SignIn {
             resource: self.resource.as_deref(),
             scope: None,
         };
-        if let Some(bound) = &self.bound {
-            binding::note(&self.upstream, &self.settings, bound).await;
-        }
         let issued = request.send(&client).await?;
+        binding::note(&self.upstream, &self.settings, &server.issuer).await;
         let client_secret = match (&self.client.credential, &self.settings.grant) {
             // The configured one stays in the configuration.
             (_, Grant::AuthorizationCode { client: Some(_) }) => None,

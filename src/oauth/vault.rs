@@ -360,7 +360,7 @@ impl Vault {
         Self::change(state, upstream, None, forget).await
     }
 
-    /// Notes to which authorization server the credentials of a client were sent.
+    /// Notes to which authorization server the credentials of a client belong.
     ///
     /// # Errors
     ///
@@ -370,7 +370,12 @@ impl Vault {
         upstream: &str,
         bound: &BoundClient,
     ) -> Result<(), OAuthError> {
-        let _lock = Self::open_usable(state)?.lock_changes().await?;
+        let vault = Self::open_usable(state)?;
+        if vault.notes(upstream).is_ok_and(|notes| notes.bound.as_ref() == Some(bound)) {
+            return Ok(());
+        }
+        let _lock = vault.lock_changes().await?;
+        // The keys may have been changed before the lock was there.
         let vault = Self::open_usable(state)?;
         vault.note(upstream, |notes| notes.bound = Some(bound.clone()))
     }

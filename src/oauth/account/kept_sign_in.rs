@@ -445,6 +445,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_sign_in_that_is_removed_or_replaced_is_not_used_any_more() {
         let state = tempfile::tempdir().expect("a folder");
+        keep(&state, &fresh()).await;
         let (account, script) = of_user(&state);
         assert_eq!(token(&account).await, Ok(Some("Bearer hunter2".into())));
         let other = SignInRecord { access_token: "other".into(), ..fresh() };
@@ -458,6 +459,117 @@ mod tests {
         let _ = Vault::sign_out(state.path(), "hub").await.expect("removed");
         tokio::time::advance(LOOK_INTERVAL).await;
         assert!(matches!(token(&account).await, Err(OAuthError::SignInNeeded(_))));
+        assert!(script.requests().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sign_in_has_a_number_that_renewals_keep_and_the_next_sign_in_changes() {
+        let state = tempfile::tempdir().expect("a folder");
+        let (first, second) = (SignInNumber::random(), SignInNumber::random());
+        let vault = keep(&state, &SignInRecord { number: first, ..record() }).await;
+        let (account, script) = of_user(&state);
+        assert_eq!(account.sign_in(), Some(first));
+        issue(&script, "renewed", 1_000);
+        let token = account.token().await.expect("there").expect("a token");
+        assert_eq!((token.sign_in(), account.sign_in()), (first, Some(first)));
+        assert_eq!(vault.read("hub").expect("readable").expect("a record").number, first);
+        let mut next = std::pin::pin!(account.sign_in_other_than(Some(first)));
+        assert!(futures::poll!(&mut next).is_pending());
+        // The same user, or another one.
+        keep(&state, &SignInRecord { number: second, ..fresh() }).await;
+        assert_eq!(next.await, Some(second));
+        let token = account.token().await.expect("there").expect("a token");
+        assert_eq!(token.sign_in(), second);
+        let _ = Vault::sign_out(state.path(), "hub").await.expect("removed");
+        assert_eq!(account.sign_in_other_than(Some(second)).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sign_in_that_ran_out_is_still_the_same_until_the_user_signs_out() {
+        let state = tempfile::tempdir().expect("a folder");
+        let number = SignInNumber::random();
+        let vault = keep(&state, &SignInRecord { number, ..record() }).await;
+        let (account, script) = of_user(&state);
+        script.respond(TOKEN_URL, 400, r#"{"error":"invalid_grant"}"#);
+        assert!(matches!(token(&account).await, Err(OAuthError::SignInNeeded(_))));
+        assert_eq!((vault.read("hub"), account.sign_in()), (Ok(None), Some(number)));
+        // After a restart, too.
+        assert_eq!(of_user(&state).0.sign_in(), Some(number));
+        let _ = Vault::sign_out(state.path(), "hub").await.expect("removed");
+        assert_eq!(account.sign_in_other_than(Some(number)).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sign_in_that_is_replaced_or_removed_in_a_renewal_stays_so_and_its_tokens_are_revoked()
+     {
+        const REVOKED: &str = "POST https://id.test/revoke";
+        let number = SignInNumber::random();
+        let revocation_endpoint = Some("https://id.test/revoke".to_owned());
+        let before = SignInRecord { number, revocation_endpoint, ..record() };
+        let other = SignInRecord { number: SignInNumber::random(), ..fresh() };
+        let registered = SignInRecord { client_id: "new".into(), ..other.clone() };
+        // A server may count the sign-ins of one client as one.
+        for (after, revoked) in [(Some(registered), 1), (Some(other), 0), (None, 1)] {
+            let state = tempfile::tempdir().expect("a folder");
+            let vault = keep(&state, &before).await;
+            let (account, script) = of_user(&state);
+            script.respond("https://id.test/revoke", 200, "");
+            issue(&script, "renewed", 1_000);
+            let mut request = std::pin::pin!(account.token());
+            while script.requests().is_empty() {
+                assert!(futures::poll!(&mut request).is_pending());
+                tokio::task::yield_now().await;
+            }
+            match &after {
+                Some(after) => drop(keep(&state, after).await),
+                None => drop(Vault::sign_out(state.path(), "hub").await),
+            }
+            let failed = request.await;
+            assert!(failed.is_err(), "{failed:?}");
+            assert_eq!(vault.read("hub"), Ok(after.clone()));
+            account.tracker.close();
+            account.tracker.wait().await;
+            let requests = script.requests();
+            assert_eq!(requests.iter().filter(|it| **it == REVOKED).count(), revoked);
+            tokio::time::advance(Duration::from_secs(3)).await;
+            assert_eq!(token(&account).await.is_ok(), after.is_some());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sign_in_that_becomes_unreadable_is_not_used_until_it_can_be_read_again() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let state = tempfile::tempdir().expect("a folder");
+        keep(&state, &fresh()).await;
+        let (account, script) = of_user(&state);
+        assert_eq!(token(&account).await, Ok(Some("Bearer hunter2".into())));
+        let folder = std::fs::read_dir(state.path().join("sign-in")).expect("a folder");
+        let paths = folder.map(|it| it.expect("an entry").path());
+        let is_record = |path: &std::path::PathBuf| {
+            path.extension().is_none() && path.file_name().is_some_and(|it| it.len() == 32)
+        };
+        let record = paths.filter(is_record).next().expect("a record");
+        let content = std::fs::read(&record).expect("readable");
+        let number = account.sign_in();
+        for break_record in [
+            |path: &Path| std::fs::write(path, "damaged"),
+            |path: &Path| std::fs::set_permissions(path, PermissionsExt::from_mode(0o644)),
+            |path: &Path| {
+                std::fs::remove_file(path)?;
+                std::fs::create_dir(path)
+            },
+        ] {
+            break_record(&record).expect("changed");
+            tokio::time::advance(LOOK_INTERVAL).await;
+            token(&account).await.expect_err("not used");
+            assert_eq!(account.sign_in(), number);
+            let _ = std::fs::remove_dir(&record);
+            std::fs::write(&record, &content).expect("written");
+            std::fs::set_permissions(&record, PermissionsExt::from_mode(0o600)).expect("changed");
+            tokio::time::advance(LOOK_INTERVAL).await;
+            assert_eq!(token(&account).await, Ok(Some("Bearer hunter2".into())));
+        }
         assert!(script.requests().is_empty());
     }
 

@@ -8,7 +8,7 @@ use super::SignInNumber;
 /// Notes about the sign-ins to one upstream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SignInNotes {
-    /// Issuer to which the credentials of this client were sent (spec 2026-07-28, authorization,
+    /// Issuer that has issued a token for the credentials of this client (spec 2026-07-28, authorization,
     /// authorization server binding).
     pub(in crate::oauth) bound: Option<BoundClient>,
     /// Sign-in that the authorization server has ended: its user has not signed out.
