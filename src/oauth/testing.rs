@@ -8,12 +8,15 @@ use futures::future::BoxFuture;
 use hyper::{Request, Response};
 use url::Url;
 
+use super::vault::tests::record;
+use super::vault::{SignInNumber, SignInRecord};
 use super::{
     BearerChallenge, ClientCredential, Grant, OAuthHttp, RegisteredClient, ResourceIndicator,
     Settings, SignIn,
 };
 use crate::allowed_addresses::AllowedAddresses;
 use crate::sync::Mutex;
+use crate::timestamp::unix_time;
 
 /// Scripted servers. A URL without a response has status 404.
 #[derive(Default)]
@@ -90,6 +93,24 @@ pub(crate) async fn sign_in() -> SignIn {
     let settings = Settings { grant: Grant::AuthorizationCode { client: None }, ..settings() };
     let (challenge, uri) = (BearerChallenge::default(), "http://127.0.0.1:7/callback".to_owned());
     SignIn::begin(&script, "hub", &settings, &challenge, uri, None).await.expect("it begins")
+}
+
+/// A new sign-in of a user to this upstream, with this token.
+pub(crate) fn signed_in(upstream: &Url, token: &str) -> SignInRecord {
+    SignInRecord {
+        number: SignInNumber::random(),
+        upstream: upstream.to_string(),
+        resource: Some(upstream.to_string()),
+        access_token: token.into(),
+        expires: Some(unix_time().as_secs() + 10_000),
+        lifetime: Some(10_000),
+        ..record()
+    }
+}
+
+/// The same sign-in with another token.
+pub(crate) fn renewed(record: &SignInRecord, token: &str) -> SignInRecord {
+    SignInRecord { access_token: token.into(), ..record.clone() }
 }
 
 /// Settings of a client with a secret, whose authorization server is discovered.

@@ -1,5 +1,6 @@
 //! Tests of upstreams over every transport and in both eras, in memory and with a paused clock.
 
+mod accounts;
 mod calls;
 mod doing;
 mod life;

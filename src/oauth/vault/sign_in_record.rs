@@ -70,7 +70,7 @@ pub struct SignInRecord {
 
 impl SignInRecord {
     /// Number of the sign-in.
-    pub(in crate::oauth) fn number(&self) -> SignInNumber {
+    pub(crate) fn number(&self) -> SignInNumber {
         self.number
     }
 
