@@ -58,7 +58,7 @@ async fn gateway(endpoint_port: u16, issuer: &str) -> Fleet {
         [auth.oidc.there]
         issuer = "{issuer}"
         audience = ["http://127.0.0.1:{endpoint_port}/mcp"]
-        roles = {{ people = "person", robots = "robot" }}
+        roles = {{ people = "person", guests = "robot", robots = "robot" }}
         scopes_required = ["mcp:use"]
         "#
     );
@@ -452,6 +452,48 @@ async fn a_user_signs_in_once_and_two_processes_renew_the_tokens_together() {
     for secret in secrets.lines() {
         assert!(!shown.contains(secret), "{secret} is shown in {shown}");
     }
+    inner.served.stop().await;
+}
+
+/// Returns the prompts that a client is listed now.
+async fn prompts_of(served: &Weir) -> Vec<String> {
+    let client = over_http(served, modern(), &Listener::default()).await;
+    let listed = client.list_all_prompts().await.unwrap();
+    listed.into_iter().map(|prompt| prompt.name.to_string()).collect()
+}
+
+#[tokio::test]
+async fn lists_are_those_of_the_user_who_is_signed_in_also_after_a_restart() {
+    let user = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(user.path(), "ann").unwrap();
+    let inner = ProtectedServer::start(&[("USER_FILE", user.path().to_str().unwrap())]).await;
+    let outer = for_a_user(&inner.endpoint);
+    let all = ["inner__house__greet", "inner__house__oil"];
+    log_in(&outer, false).await;
+    let mut served = outer.serve().await;
+    served.log.logged("upstream listed", "inner").await;
+    assert_eq!(prompts_of(&served).await, all);
+
+    // Bob may use less of it. The tokens of Ann's sign-in are revoked.
+    std::fs::write(user.path(), "bob").unwrap();
+    let said = log_in(&outer, false).await;
+    assert!(!said.contains("not revoked"), "{said}");
+    served.log.logs("lists of the former sign-in forgotten", "inner").await;
+    served.log.logs("upstream listed", "inner").await;
+    assert_eq!(prompts_of(&served).await, [all[1]]);
+
+    let (is_well, _, error) = run(&outer, &["logout", "inner"]).await;
+    assert!(is_well && error.is_empty(), "{error}");
+    served.log.logs("lists of the former sign-in forgotten", "inner").await;
+    assert!(prompts_of(&served).await.is_empty());
+    served.stop().await;
+    let mut served = outer.serve().await;
+    served.log.logged("no access token", "inner").await;
+    assert!(prompts_of(&served).await.is_empty());
+    let lists = std::fs::read_dir(outer.folder().join("state/catalog")).into_iter().flatten();
+    let lists: Vec<_> = lists.map(|file| file.unwrap().file_name()).collect();
+    assert!(lists.is_empty(), "{lists:?}");
+    served.stop().await;
     inner.served.stop().await;
 }
 

@@ -191,7 +191,6 @@ impl ListRefresher {
     /// Forgets the lists of the former sign-in, also those on disk, and lists for the new one.
     async fn begin_sign_in(&mut self, sign_in: Option<SignInNumber>) {
         let upstream = self.upstream.name();
-        info!(%upstream, "another sign-in, lists of the former one forgotten");
         self.last_lists.begin(sign_in);
         self.catalog.clear(upstream);
         self.cache = sign_in.and_then(|it| ListCache::of(self.upstream.settings(), it));
@@ -200,6 +199,7 @@ impl ListRefresher {
         self.remove_former_caches().await;
         self.topics = [RefreshSchedule::new(); 3];
         self.epoch = None;
+        info!(upstream = %self.upstream.name(), "lists of the former sign-in forgotten");
         self.on_status();
     }
 

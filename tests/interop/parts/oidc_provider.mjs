@@ -1,8 +1,8 @@
 // An OpenID provider with `oidc-provider`, on a free port of this machine: `node oidc_provider.mjs RESOURCE`.
 //
 // Its first line on stdout is `listening on ISSUER`. Access tokens for RESOURCE are JWTs with a claim `roles`:
-// `people` for users, `robots` for programs. Every user that is redirected to log in is Ann, and consents to
-// everything. Applications may register themselves; the program `robot` is registered with ROBOT_SECRET, and the
+// `people` for Ann, `guests` for other users, `robots` for programs. The user that is redirected to log in is Ann, or the
+// one whose name is in the file USER_FILE, and consents to everything. Applications may register themselves; the program `robot` is registered with ROBOT_SECRET, and the
 // programs `signer-ES256`, `signer-EdDSA` and `signer-RS256` with keys, which are written to `ALGORITHM.pem` in
 // ROBOT_KEYS. Tokens of programs live ROBOT_SECONDS, those of users USER_SECONDS. Refresh tokens are used once: a
 // second use ends all tokens of the sign-in. Each secret of a request for a token, of a registration and of their
@@ -10,7 +10,7 @@
 // with its time in milliseconds. While there is a file REFRESHES.hold these responses are lost.
 
 import { generateKeyPairSync } from 'node:crypto';
-import { appendFileSync, existsSync, writeFileSync } from 'node:fs';
+import { appendFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
@@ -56,6 +56,9 @@ const jwk = (alg, type, options) => ({
     alg,
 });
 
+const ROLES = { '': 'robots', ann: 'people' };
+const user = () => (process.env.USER_FILE ? readFileSync(process.env.USER_FILE, 'utf8') : 'ann');
+
 const provider = new Provider(issuer, {
     clients: [
         {
@@ -68,7 +71,7 @@ const provider = new Provider(issuer, {
         ...(process.env.ROBOT_KEYS ? signers() : []),
     ],
     cookies: { keys: ['of no importance here'] },
-    extraTokenClaims: (_, token) => ({ roles: [token.accountId === undefined ? 'robots' : 'people'] }),
+    extraTokenClaims: (_, { accountId }) => ({ roles: [ROLES[accountId ?? ''] ?? 'guests'] }),
     features: {
         clientCredentials: { enabled: true },
         devInteractions: { enabled: false },
@@ -124,7 +127,7 @@ async function interact(request, response) {
         await provider.interactionDetails(request, response);
     let result;
     if (prompt.name === 'login') {
-        result = { login: { accountId: 'ann' } };
+        result = { login: { accountId: user() } };
     } else {
         const known = grantId && (await provider.Grant.find(grantId));
         const grant = known || new provider.Grant({ accountId: session.accountId, clientId: params.client_id });
