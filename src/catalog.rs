@@ -35,7 +35,7 @@ mod view;
 pub use completion::Completion;
 pub use cursor::{Cursor, InvalidCursor};
 pub use export_rules::ExportRules;
-pub use exports::{ExclusionReason, ExportProblem, ExportProblems};
+pub use exports::{ExclusionReason, ExportProblem, ExportProblems, ListSnapshot};
 pub use item::ExportedItem;
 pub use view::{CatalogPage, RoleView, UriRoute};
 
@@ -43,11 +43,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use crate::cpu_bound;
 use crate::mcp::capabilities::{Capabilities, Tasks};
-use crate::mcp::definition::item::Item;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::{Naming, UpstreamName};
 use crate::mcp::pattern::AllowDeny;
@@ -83,19 +81,6 @@ pub struct Settings {
     pub page_bytes: usize,
     /// Whether views contain the instructions of upstreams.
     pub instructions: bool,
-}
-
-/// All items of one kind that were read from one upstream.
-#[derive(Debug, Clone)]
-pub struct ListSnapshot {
-    /// The items, as listed.
-    pub items: Vec<Item>,
-    /// End of the time to live that the upstream gave, if it gave one.
-    pub fresh_until: Option<Instant>,
-    /// Whether the upstream says that its list differs between clients.
-    pub is_private: bool,
-    /// The limit that truncated the list, if the upstream lists more than is read.
-    pub cut: Option<Arc<str>>,
 }
 
 /// Capabilities and instructions that an upstream declares.
@@ -238,21 +223,19 @@ impl Catalog {
         }
     }
 
-    /// Removes the lists, capabilities and instructions of an upstream, which all views report as
-    /// missing then.
+    /// Removes the lists, capabilities and instructions of an upstream: all views report it as
+    /// missing.
     pub fn clear(&self, upstream: &UpstreamName) {
-        let Some(upstream_index) = self.index_of(upstream) else { return };
         self.set_upstream_info(upstream, UpstreamInfo::default());
+        let Some(upstream_index) = self.index_of(upstream) else { return };
         let writer = &mut *self.lock_writer();
-        for kind in Kind::ALL {
+        cpu_bound::run(writer.len(), || {
             let source = &mut writer.sources[upstream_index];
-            source.previous[kind.index()] = Vec::new();
-            let Some(old) = source.exported[kind.index()].take() else { continue };
-            cpu_bound::run(writer.weight_of(old.items.len()), || {
+            (source.previous, source.exported) = Default::default();
+            for kind in Kind::ALL {
                 self.refresh_views(writer, upstream_index, kind);
-            });
-            cpu_bound::discard(old.items.len(), old);
-        }
+            }
+        });
     }
 
     /// Hides an upstream from all views, which report it as missing, or shows it again with its

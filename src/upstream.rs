@@ -87,15 +87,13 @@ pub struct Settings {
     pub breaker: health::breaker::Settings,
     /// Treatment of its lists while it is not connected.
     pub on_down: OnDown,
-    /// Folder of the list cache: the last lists of each upstream, served after a start until the
-    /// upstream has been listed.
+    /// Folder of the list cache: last lists, served after a start until the upstream is listed.
     pub list_cache_dir: Option<PathBuf>,
 }
 
 impl Settings {
     /// Returns a hexadecimal hash of everything that decides which server this is and with which
-    /// identity Weir calls it, credentials included. Two settings with the same fingerprint produce
-    /// the same lists.
+    /// identity Weir calls it, credentials included: one fingerprint means the same lists.
     pub fn fingerprint(&self) -> String {
         let mut hashes = Vec::new();
         // Each part is hashed to a fixed length: two different lists of parts cannot run together,

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::item::ExportedItem;
-use super::{ExportRules, ListSnapshot, Settings};
+use super::{ExportRules, Settings};
 use crate::json::{self, Object};
 use crate::mcp::definition::arguments::PromptArguments;
 use crate::mcp::definition::downgrade;
@@ -20,6 +20,19 @@ use crate::mcp::definition::item::{Item, ItemDefect, MAX_URI_BYTES};
 use crate::mcp::definition::param_headers::ParamHeaders;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::Naming;
+
+/// All items of one kind that were read from one upstream.
+#[derive(Debug, Clone)]
+pub struct ListSnapshot {
+    /// The items, as listed.
+    pub items: Vec<Item>,
+    /// End of the time to live that the upstream gave, if it gave one.
+    pub fresh_until: Option<Instant>,
+    /// Whether the upstream says that its list differs between clients.
+    pub is_private: bool,
+    /// The limit that truncated the list, if the upstream lists more than is read.
+    pub cut: Option<Arc<str>>,
+}
 
 /// Exported items of one upstream and kind.
 pub(super) struct ExportedItems {

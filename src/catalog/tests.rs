@@ -7,9 +7,11 @@ mod properties;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::*;
 use crate::mcp::definition::downgrade::DefinitionForm;
+use crate::mcp::definition::item::Item;
 use crate::mcp::kind::ListTopic;
 use crate::mcp::name::Characters;
 use crate::mcp::pattern::AllowDeny;

@@ -53,7 +53,8 @@ impl LastLists {
         }
     }
 
-    /// Forgets the lists unless they were read for this sign-in. Returns whether it was another one.
+    /// Forgets the lists unless they were read for this sign-in. Returns whether they were read for
+    /// another one.
     pub(crate) fn begin(&self, sign_in: Option<SignInNumber>) -> bool {
         let is_other = std::mem::replace(&mut self.lock().sign_in, sign_in) != sign_in;
         if is_other {

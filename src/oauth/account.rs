@@ -6,6 +6,7 @@
 //! whatever happens to its renewal.
 
 mod kept_sign_in;
+mod refusals;
 mod scope_demand;
 
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use super::{Grant, OAuthError, OAuthHttp, Settings};
 use crate::backoff::Backoff;
 use crate::sync::Mutex;
 use kept_sign_in::LOOK_INTERVAL;
+use refusals::RefusalPace;
 
 /// Account at one upstream, which all requests to it use.
 pub struct Account {
@@ -156,10 +158,15 @@ impl Account {
         })
     }
 
-    /// Takes over to which authorization server the credentials belong from the account that this
-    /// one replaces.
+    /// Takes over from the account that this one replaces to which authorization server the
+    /// credentials belong, and a renewal that could not be written.
     pub(crate) fn succeed(&self, before: &Self) {
-        self.state.lock().bound = before.state.lock().bound.clone();
+        let (bound, unwritten) = {
+            let mut before = before.state.lock();
+            (before.bound.clone(), before.unwritten.take())
+        };
+        let mut state = self.state.lock();
+        (state.bound, state.unwritten) = (bound, unwritten);
     }
 
     /// Whether a user signs in for it.
@@ -251,33 +258,6 @@ impl Account {
     /// Returns whether a token can be obtained before the upstream has been asked.
     fn can_start(&self) -> bool {
         self.settings.grant.is_of_user() || self.settings.token_url.is_some()
-    }
-
-    /// Records that the upstream has refused a token that [`Account::renew`] has just returned, and
-    /// returns the error for that request. For a while no other one is requested because of such
-    /// refusals.
-    pub async fn reject(&self, token: &AccessToken, challenge: &BearerChallenge) -> OAuthError {
-        let error = if challenge.demands_scope() {
-            self.step_up(challenge).await.err().unwrap_or_else(|| self.rejected())
-        } else {
-            self.state.lock().rejected = Some((token.number, Instant::now() + REJECTED_PAUSE));
-            self.rejected()
-        };
-        self.publish(TokenOutcome::Failed(error.clone()));
-        error
-    }
-
-    fn rejected(&self) -> OAuthError {
-        let text = "the upstream refuses an access token that is new";
-        match self.settings.grant.is_of_user() {
-            true => {
-                let name = &self.name;
-                let text =
-                    format!("{text}: if it stays so, sign in again with `weir login {name}`");
-                OAuthError::Refused(text)
-            }
-            false => OAuthError::Refused(text.into()),
-        }
     }
 
     /// Returns why a user has to sign in before the upstream can be used, as a text for the
@@ -498,38 +478,6 @@ impl AccountState {
     }
 }
 
-/// Pace of the renewals that an upstream causes because it refuses tokens.
-#[derive(Debug, Default)]
-struct RefusalPace {
-    issued: Option<Instant>,
-    /// Number of tokens in turn that were refused when they were young.
-    young: u32,
-}
-
-impl RefusalPace {
-    /// Returns whether a token that was refused may be renewed now. After a few that were refused
-    /// when they were young there are pauses, which grow.
-    fn allows(&mut self, now: Instant) -> bool {
-        let Some(age) = self.issued.map(|issued| now.duration_since(issued)) else { return true };
-        if age >= MAX_REFUSAL_PAUSE {
-            self.young = 0;
-        }
-        let pause = match self.young.checked_sub(FREE_REFUSALS) {
-            None => Duration::ZERO,
-            Some(over) => MAX_REFUSAL_PAUSE.min(MIN_REFUSAL_PAUSE * (1 << over.min(6))),
-        };
-        let is_allowed = age >= pause;
-        if is_allowed {
-            self.young = self.young.saturating_add(1);
-        }
-        is_allowed
-    }
-
-    fn issued(&mut self, now: Instant) {
-        self.issued = Some(now);
-    }
-}
-
 fn sign_in_replaced() -> OAuthError {
     OAuthError::Unavailable("a user has signed in or out in the meantime".into())
 }
@@ -541,19 +489,12 @@ fn stopping() -> OAuthError {
 /// Pauses after failures.
 const BACKOFF: Backoff =
     Backoff::new(Duration::from_secs(1), Duration::from_secs(60)).with_jitter(true);
-/// Number of young tokens in turn that are renewed at once when they are refused.
-const FREE_REFUSALS: u32 = 2;
-/// Shortest and longest pause between renewals because of refusals. A token that lives as long as
-/// the longest one is no young one.
-const MIN_REFUSAL_PAUSE: Duration = Duration::from_secs(1);
-const MAX_REFUSAL_PAUSE: Duration = Duration::from_secs(60);
-/// Time for which a token that was refused when it was new is not replaced because of refusals.
-const REJECTED_PAUSE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 pub(super) mod tests {
     use hyper::Uri;
 
+    use super::refusals::{MAX_REFUSAL_PAUSE, REJECTED_PAUSE};
     use super::*;
     use crate::oauth::testing::{Script, settings};
     use crate::oauth::{ClientCredential, RegisteredClient, ResourceIndicator};

@@ -9,7 +9,8 @@ use super::discovery::changed;
 use super::vault::{BoundClient, Vault};
 use super::{Grant, OAuthError, Settings};
 
-/// Checks that the credentials of an upstream's configuration belong to this issuer, or to none yet.
+/// Checks that the credentials of an upstream's configuration belong to this issuer, or to none
+/// yet.
 ///
 /// # Errors
 ///

@@ -38,9 +38,9 @@ pub struct SignIn {
 }
 
 impl SignIn {
-    /// Finds the authorization server of the upstream of this name, and registers there. The user's browser
-    /// comes back to `redirect_uri`. What the upstream has demanded since the `earlier` sign-in is
-    /// requested, too.
+    /// Finds the authorization server of the upstream of this name, and registers there. The user's
+    /// browser comes back to `redirect_uri`. What the upstream has demanded since the `earlier`
+    /// sign-in is requested, too.
     ///
     /// # Errors
     ///

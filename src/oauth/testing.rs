@@ -108,7 +108,7 @@ pub(crate) fn signed_in(upstream: &Url, token: &str) -> SignInRecord {
     }
 }
 
-/// The same sign-in with another token.
+/// Record of one sign-in with another token.
 pub(crate) fn renewed(record: &SignInRecord, token: &str) -> SignInRecord {
     SignInRecord { access_token: token.into(), ..record.clone() }
 }

@@ -16,7 +16,6 @@ use std::fs::{self, DirBuilder};
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 use rustix::process::geteuid;
 use serde::Serialize;
@@ -31,7 +30,8 @@ use crate::sealing::{Sealer, SealingKeys};
 use crate::secret::random_token;
 use crate::sha256::sha256;
 pub(crate) use file_lock::FileLock;
-pub(super) use sign_in_notes::{BoundClient, SignInNotes};
+pub(super) use sign_in_notes::SignInNotes;
+pub(super) use sign_in_record::BoundClient;
 pub use sign_in_record::{SignInNumber, SignInRecord};
 
 /// Folder with the sign-ins of an installation.
@@ -56,8 +56,8 @@ impl RecordVersion {
     }
 }
 
-/// What becomes of a record.
-pub(super) enum Change {
+/// Change of a record.
+pub(super) enum RecordChange {
     /// It stays as it is.
     None,
     Write(Box<SignInRecord>),
@@ -121,8 +121,8 @@ impl Vault {
         state.join("sign-in")
     }
 
-    /// Seals everything with a new key, removes the former keys, and returns the number of sign-ins.
-    /// Other processes can use the vault meanwhile, and change nothing until it is done.
+    /// Seals everything with a new key, removes the former keys, and returns the number of
+    /// sign-ins. Other processes can use the vault meanwhile, and change nothing until it is done.
     ///
     /// # Errors
     ///
@@ -172,61 +172,6 @@ impl Vault {
         Ok(names)
     }
 
-    // === Locks ===
-
-    /// Waits until no other process renews the tokens of an upstream's record. One that has been
-    /// stopped is not waited for.
-    ///
-    /// # Errors
-    ///
-    /// Other processes renew them, and do not finish; or the file cannot be created.
-    pub(super) async fn lock_renewal(&self, upstream: &str) -> Result<FileLock, OAuthError> {
-        // Each process that is stopped keeps one of the files.
-        for number in 0..MAX_STOPPED {
-            let suffix = if number == 0 { "lock".to_owned() } else { format!("lock{number}") };
-            let path = self.folder.join(name(upstream)).with_extension(suffix);
-            let locked = FileLock::acquire(&path, LOCK_PATIENCE).await;
-            if let Some(lock) = locked.map_err(|error| unusable(&path, &error))? {
-                return Ok(lock);
-            }
-        }
-        let text = "other processes do not finish the renewal of the sign-in";
-        Err(OAuthError::Unavailable(text.into()))
-    }
-
-    /// Waits until no other process changes the vault, which takes a moment. One that has been
-    /// stopped is not waited for.
-    async fn lock_changes(&self) -> Result<FileLock, OAuthError> {
-        let path = self.folder.join("changes.lock");
-        let locked = FileLock::acquire(&path, LOCK_PATIENCE).await;
-        match locked.map_err(|error| unusable(&path, &error))? {
-            Some(lock) => {
-                self.remove_leftovers();
-                Ok(lock)
-            }
-            None => Ok(FileLock::without()),
-        }
-    }
-
-    /// Removes the files that processes have left which were killed while they wrote them.
-    fn remove_leftovers(&self) {
-        let now = SystemTime::now();
-        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            let is_old = || {
-                let modified = entry.metadata().and_then(|about| about.modified()).ok();
-                let age = modified.and_then(|modified| now.duration_since(modified).ok());
-                age.is_some_and(|age| age > LEFTOVER_AGE)
-            };
-            // Only a process that has the lock writes a new file.
-            let is_temporary = name.starts_with(SPACE) || name.starts_with(".tmp");
-            if name.starts_with(NEW) || is_temporary && is_old() {
-                let _ = fs::remove_file(entry.path());
-            }
-        }
-    }
-
     // === Records ===
 
     /// Reads the record of an upstream; `None` if there is none.
@@ -274,7 +219,7 @@ impl Vault {
         state: &Path,
         upstream: &str,
         space: Option<ReservedSpace>,
-        change: impl FnOnce(Result<Option<SignInRecord>, OAuthError>) -> (Change, T),
+        change: impl FnOnce(Result<Option<SignInRecord>, OAuthError>) -> (RecordChange, T),
     ) -> Result<T, OAuthError> {
         let _lock = Self::open_usable(state)?.lock_changes().await?;
         // The keys may have been changed before the lock was there.
@@ -292,17 +237,17 @@ impl Vault {
             })
         };
         match change {
-            Change::None => {}
-            Change::Write(record) => {
+            RecordChange::None => {}
+            RecordChange::Write(record) => {
                 vault.write_json(&name(upstream), &*record, space)?;
                 note(None)?;
             }
             // Without a record the notes decide, so they are written first.
-            Change::SignOut => {
+            RecordChange::SignOut => {
                 note(None)?;
                 vault.remove(upstream)?;
             }
-            Change::RunOut => {
+            RecordChange::RunOut => {
                 note(number)?;
                 vault.remove(upstream)?;
             }
@@ -320,8 +265,9 @@ impl Vault {
         upstream: &str,
         record: SignInRecord,
     ) -> Result<Option<SignInRecord>, OAuthError> {
-        let write =
-            |before: Result<_, _>| (Change::Write(Box::new(record)), before.unwrap_or_default());
+        let write = |before: Result<_, _>| {
+            (RecordChange::Write(Box::new(record)), before.unwrap_or_default())
+        };
         Self::change(state, upstream, None, write).await
     }
 
@@ -338,7 +284,7 @@ impl Vault {
         let has_run_out = vault.notes(upstream).is_ok_and(|notes| notes.ran_out.is_some());
         let remove = |before: Result<Option<SignInRecord>, _>| {
             let was_signed_in = has_run_out || !matches!(before, Ok(None));
-            (Change::SignOut, (was_signed_in, before.unwrap_or_default()))
+            (RecordChange::SignOut, (was_signed_in, before.unwrap_or_default()))
         };
         Self::change(state, upstream, None, remove).await
     }
@@ -353,9 +299,9 @@ impl Vault {
         let forget = |record: Result<Option<SignInRecord>, _>| match record {
             Ok(Some(mut record)) => {
                 record.forget_demands();
-                (Change::Write(Box::new(record)), ())
+                (RecordChange::Write(Box::new(record)), ())
             }
-            _ => (Change::None, ()),
+            _ => (RecordChange::None, ()),
         };
         Self::change(state, upstream, None, forget).await
     }
@@ -525,13 +471,6 @@ fn unusable(path: &Path, error: &dyn std::fmt::Display) -> OAuthError {
     OAuthError::Unavailable(format!("the sign-in in {} cannot be used: {error}", path.display()))
 }
 
-/// Time for which one process may have a lock: longer than its request takes. One that has it for
-/// longer was stopped.
-const LOCK_PATIENCE: Duration = Duration::from_secs(15);
-/// Number of processes that may be stopped while they renew the tokens of one record.
-const MAX_STOPPED: usize = 4;
-/// Age from which on a temporary file is one that was left.
-const LEFTOVER_AGE: Duration = Duration::from_mins(1);
 /// Largest file of a record: an access token and a refresh token of 16 KiB each, and URLs.
 const MAX_RECORD_BYTES: u64 = 128 * 1024;
 const NAME_BYTES: usize = 16;
@@ -686,7 +625,7 @@ pub(super) mod tests {
         let space = vault.reserve_space().expect("there is space");
         assert_eq!(space.0.as_file().metadata().expect("a file").len(), MAX_RECORD_BYTES);
         let renewed = SignInRecord { access_token: "x".repeat(16_384).as_str().into(), ..record() };
-        let write = |_| (Change::Write(Box::new(renewed.clone())), ());
+        let write = |_| (RecordChange::Write(Box::new(renewed.clone())), ());
         Vault::change(state.path(), "hub", Some(space), write).await.expect("written");
         assert_eq!((files(), vault.read("hub")), (before, Ok(Some(renewed))));
         fs::remove_dir_all(&vault.folder).expect("removed");
@@ -772,31 +711,6 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_process_at_a_time_renews_a_record_unless_the_first_was_stopped() {
-        let state = tempfile::tempdir().expect("a folder");
-        let vault = Vault::open(state.path()).expect("a vault");
-        let first = vault.lock_renewal("hub").await.expect("locked");
-        vault.lock_renewal("other").await.expect("locked");
-        let mut second = std::pin::pin!(vault.lock_renewal("hub"));
-        assert!(futures::poll!(&mut second).is_pending());
-        drop(first);
-        let begin = tokio::time::Instant::now();
-        let second = second.await.expect("locked");
-        assert!(begin.elapsed() < Duration::from_secs(1));
-        // Each holder in turn is waited for as long as the first.
-        let mut third = std::pin::pin!(vault.lock_renewal("hub"));
-        assert!(futures::poll!(&mut third).is_pending());
-        tokio::time::sleep(LOCK_PATIENCE / 2).await;
-        assert!((&mut third).now_or_never().is_none());
-        drop(second);
-        let stopped = third.await.expect("locked");
-        let begin = tokio::time::Instant::now();
-        let next = vault.lock_renewal("hub").await.expect("it does not wait for a stopped one");
-        assert!((LOCK_PATIENCE..LOCK_PATIENCE * 2).contains(&begin.elapsed()));
-        drop((stopped, next));
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn a_user_signs_in_and_out_while_others_renew_or_were_stopped() {
         let state = tempfile::tempdir().expect("a folder");
         let vault = sign_in(state.path(), "hub", record()).await;
@@ -821,7 +735,7 @@ pub(super) mod tests {
         let signed_in = SignInRecord { number, is_configured_client: true, ..record() };
         let vault = sign_in(state.path(), "hub", signed_in.clone()).await;
         assert_eq!(vault.notes("hub"), Ok(SignInNotes::default()));
-        let end = |_| (Change::RunOut, ());
+        let end = |_| (RecordChange::RunOut, ());
         Vault::change(state.path(), "hub", None, end).await.expect("removed");
         let bound = Some(signed_in.bound());
         assert_eq!(vault.read("hub"), Ok(None));

@@ -175,9 +175,8 @@ pub(crate) enum TransportError {
     /// The session or revision of the connection is no longer valid. The request was rejected
     /// unexecuted and may be sent once more over a new connection.
     SessionLost(String),
-    /// The request was never written, because another user has signed in, or none is signed in any
-    /// more, since the connection was opened. It may be sent over a new connection, unless a part of
-    /// the call was sent before.
+    /// The request was never written, because another user has signed in since the connection was
+    /// opened. It may be sent over a new connection, unless a part of the call was sent before.
     SignInReplaced,
     /// HTTP error status, with the JSON-RPC error object of the body, if there is one.
     /// `names_request` is true if that error carries the request's id: then it comes from a server
@@ -197,8 +196,8 @@ pub(crate) enum TransportError {
 }
 
 impl TransportError {
-    /// Returns the error of a call of which a part was sent before: it is not begun anew in a session
-    /// of another sign-in.
+    /// Returns the error of a call of which a part was sent before: it is not begun anew in a
+    /// session of another sign-in.
     pub(crate) fn of_sent_call(self) -> Self {
         match self {
             Self::SignInReplaced => Self::Other(Error::Unavailable(SIGN_IN_REPLACED.into())),

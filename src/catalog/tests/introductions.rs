@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::json::Object;
-use crate::mcp::definition::item::ItemDefect;
+use crate::mcp::definition::item::{Item, ItemDefect};
 use crate::mcp::definition::param_headers::InvalidHeaderAnnotation;
 
 impl Catalog {

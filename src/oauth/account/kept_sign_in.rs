@@ -2,8 +2,8 @@
 //!
 //! Invariants: a renewed sign-in is written before its tokens are used; one that cannot be written
 //! is kept in memory until it can. A sign-in that was removed or replaced is not used for longer
-//! than [`LOOK_INTERVAL`], and what a renewal of it has obtained is revoked. One that cannot be read
-//! is not used.
+//! than [`LOOK_INTERVAL`], and what a renewal of it has obtained is revoked. One that cannot be
+//! read is not used.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::oauth::access_token::authorization;
 use crate::oauth::token_request::{IssuedToken, TokenGrant, TokenRequest};
 use crate::oauth::url_rules::OAuthClient;
 use crate::oauth::vault::{
-    Change, FileLock, RecordVersion, ReservedSpace, SignInNumber, SignInRecord, Vault,
+    FileLock, RecordChange, RecordVersion, ReservedSpace, SignInNumber, SignInRecord, Vault,
 };
 use crate::oauth::{OAuthError, RegisteredClient};
 
@@ -186,8 +186,8 @@ impl Account {
         }
     }
 
-    /// Writes a renewed sign-in in place of the one before. If that fails, it is kept in memory, and
-    /// written later: the authorization server may have ended the former refresh token.
+    /// Writes a renewed sign-in in place of the one before. If that fails, it is kept in memory,
+    /// and written later: the authorization server may have ended the former refresh token.
     async fn write(
         &self,
         renewal: Box<(SignInRecord, SignInRecord)>,
@@ -199,11 +199,11 @@ impl Account {
                 // The upstream may have demanded scopes in the meantime.
                 let step_up = present.step_up;
                 let record = SignInRecord { step_up, ..renewed.clone() };
-                (Change::Write(Box::new(record.clone())), Ok(Ok(record)))
+                (RecordChange::Write(Box::new(record.clone())), Ok(Ok(record)))
             }
             // Another process may have renewed it, after this one had been stopped.
-            Ok(present) => (Change::None, Err(present)),
-            Err(error) => (Change::None, Ok(Err(error))),
+            Ok(present) => (RecordChange::None, Err(present.map(Box::new))),
+            Err(error) => (RecordChange::None, Ok(Err(error))),
         };
         let written = Vault::change(self.folder()?, &self.name, space, replace).await;
         match written.unwrap_or_else(|error| Ok(Err(error))) {
@@ -213,7 +213,7 @@ impl Account {
                 Err(error)
             }
             Err(present) => {
-                self.drop_tokens(renewal.1, present.as_ref());
+                self.drop_tokens(renewal.1, present.as_deref());
                 Err(sign_in_replaced())
             }
         }
@@ -223,8 +223,8 @@ impl Account {
     /// for that; unless the sign-in has changed in the meantime.
     async fn end(&self, record: &SignInRecord, reason: &str) -> Result<OAuthError, OAuthError> {
         let end = |present: Result<Option<SignInRecord>, OAuthError>| match present {
-            Ok(Some(present)) if present.has_tokens_of(record) => (Change::RunOut, true),
-            _ => (Change::None, false),
+            Ok(Some(present)) if present.has_tokens_of(record) => (RecordChange::RunOut, true),
+            _ => (RecordChange::None, false),
         };
         if !Vault::change(self.folder()?, &self.name, None, end).await? {
             return Err(sign_in_replaced());
@@ -545,11 +545,11 @@ mod tests {
         let (account, script) = of_user(&state);
         assert_eq!(token(&account).await, Ok(Some("Bearer hunter2".into())));
         let folder = std::fs::read_dir(state.path().join("sign-in")).expect("a folder");
-        let paths = folder.map(|it| it.expect("an entry").path());
+        let mut paths = folder.map(|it| it.expect("an entry").path());
         let is_record = |path: &std::path::PathBuf| {
             path.extension().is_none() && path.file_name().is_some_and(|it| it.len() == 32)
         };
-        let record = paths.filter(is_record).next().expect("a record");
+        let record = paths.find(is_record).expect("a record");
         let content = std::fs::read(&record).expect("readable");
         let number = account.sign_in();
         for break_record in [

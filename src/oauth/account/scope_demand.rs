@@ -5,7 +5,7 @@ use crate::oauth::OAuthError;
 use crate::oauth::access_token::{AccessToken, authorization};
 use crate::oauth::challenge::BearerChallenge;
 use crate::oauth::url_rules::MAX_SHOWN_CHARS;
-use crate::oauth::vault::{Change, SignInRecord, Vault};
+use crate::oauth::vault::{RecordChange, SignInRecord, Vault};
 use crate::quote::quote;
 use crate::timestamp::unix_time;
 
@@ -64,10 +64,10 @@ impl Account {
             Ok(Some((record.step_up != before).then_some(record)))
         };
         let demand = |present: Result<_, OAuthError>| match present.and_then(follow) {
-            Ok(Some(Some(record))) => (Change::Write(Box::new(record)), Ok(Some(true))),
-            Ok(Some(None)) => (Change::None, Ok(Some(false))),
-            Ok(None) => (Change::None, Ok(None)),
-            Err(error) => (Change::None, Err(error)),
+            Ok(Some(Some(record))) => (RecordChange::Write(Box::new(record)), Ok(Some(true))),
+            Ok(Some(None)) => (RecordChange::None, Ok(Some(false))),
+            Ok(None) => (RecordChange::None, Ok(None)),
+            Err(error) => (RecordChange::None, Err(error)),
         };
         let followed = Vault::change(self.folder()?, name, None, demand).await??;
         let Some(is_new) = followed else { return Ok(()) };

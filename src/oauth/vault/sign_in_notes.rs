@@ -1,23 +1,16 @@
-//! What outlives a sign-in: the authorization server to which the credentials of a client belong,
-//! and the sign-in that ran out.
+//! Notes that outlive a sign-in: the authorization server to which the credentials of a client
+//! belong, and the sign-in that ran out.
 
 use serde::{Deserialize, Serialize};
 
-use super::SignInNumber;
+use super::sign_in_record::{BoundClient, SignInNumber};
 
 /// Notes about the sign-ins to one upstream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SignInNotes {
-    /// Issuer that has issued a token for the credentials of this client (spec 2026-07-28, authorization,
-    /// authorization server binding).
+    /// Issuer that has issued a token for the credentials of this client (spec 2026-07-28,
+    /// authorization, authorization server binding).
     pub(in crate::oauth) bound: Option<BoundClient>,
     /// Sign-in that the authorization server has ended: its user has not signed out.
     pub(in crate::oauth) ran_out: Option<SignInNumber>,
-}
-
-/// Client whose credentials belong to one authorization server.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct BoundClient {
-    pub(in crate::oauth) client_id: Option<String>,
-    pub(in crate::oauth) issuer: String,
 }

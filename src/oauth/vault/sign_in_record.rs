@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::BoundClient;
 use crate::hex::hex;
 use crate::oauth::metadata::{ServerMetadata, names};
 use crate::oauth::step_up::StepUp;
@@ -173,6 +172,13 @@ impl SignInRecord {
         }
         self.endpoint.get_or_insert_with(|| settings.endpoint.clone());
     }
+}
+
+/// Client whose credentials belong to one authorization server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BoundClient {
+    pub(in crate::oauth) client_id: Option<String>,
+    pub(in crate::oauth) issuer: String,
 }
 
 fn expose<S: Serializer>(secret: &Secret, serializer: S) -> Result<S::Ok, S::Error> {
