@@ -244,15 +244,30 @@ impl McpSession {
             ResponseOutcome::Error(error) if error_code(error) == Some(code::HEADER_MISMATCH)
         );
         if let Some(headers) = headers.filter(|_| is_mismatch) {
-            let listed = Box::pin(self.list(Kind::Tool, settings)).await;
-            listed.map_err(TransportError::of_sent_call)?;
-            let request = self.build_request(call, input_requests, sent);
-            if request.headers != headers {
-                let sent_again = self.send_with_log_level(call, request).await;
-                outcome = sent_again.map_err(TransportError::of_sent_call)?;
+            let again = self.send_again(call, input_requests, sent, settings, &headers);
+            // A part of the call has been sent.
+            if let Some(next) = Box::pin(again).await.map_err(TransportError::of_sent_call)? {
+                outcome = next;
             }
         }
         Ok(UpstreamResponse { era: self.about.era(), scope: Some(self.scope), outcome })
+    }
+
+    /// Lists the tools, and sends a call once more if it has other headers than these after that.
+    async fn send_again(
+        &self,
+        call: &UpstreamRequest,
+        input_requests: &InputRequests,
+        sent: &SentCount,
+        settings: &Settings,
+        headers: &RequestHeaders,
+    ) -> Result<Option<ResponseOutcome>, TransportError> {
+        self.list(Kind::Tool, settings).await?;
+        let request = self.build_request(call, input_requests, sent);
+        match request.headers == *headers {
+            true => Ok(None),
+            false => self.send_with_log_level(call, request).await.map(Some),
+        }
     }
 
     async fn list(&self, kind: Kind, settings: &Settings) -> Result<Listing, TransportError> {

@@ -266,7 +266,9 @@ impl HttpClient {
         };
         response.into_body().drain();
         sent.mark_unsent();
-        let token = account.renew(token.as_ref(), challenge).await.map_err(no_token)?;
+        // Boxed, like everything here that few requests need: it would enlarge the future of each.
+        let renewal = Box::pin(account.renew(token.as_ref(), challenge));
+        let token = renewal.await.map_err(no_token)?;
         if !session_account.owns(&token) {
             return Err(TransportError::SignInReplaced.of_sent_call());
         }
@@ -276,7 +278,7 @@ impl HttpClient {
         };
         response.into_body().drain();
         sent.mark_unsent();
-        Err(no_token(account.reject(&token, &challenge).await))
+        Err(no_token(Box::pin(account.reject(&token, &challenge)).await))
     }
 }
 
