@@ -106,6 +106,11 @@ impl<S> FairStream<S> {
     pub fn read_bytes(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.read_bytes)
     }
+
+    /// Returns the stream that it has wrapped.
+    pub fn into_inner(self) -> S {
+        self.stream
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for FairStream<S> {

@@ -5,8 +5,9 @@
 //! [`SignIn`], and the [`Vault`] keeps that sign-in. The module knows no MCP.
 //!
 //! Invariants: a token is sent to the resource for which it was issued, and to no other. Issuers
-//! and resources are compared as the texts that came. A connection for a URL that a server has
-//! named is protected, and leads to an allowed address. Errors and `Debug` contain no secret.
+//! and resources are compared as the texts that came. Codes, refresh tokens, assertions and secrets
+//! of clients leave this machine over TLS only. A connection for a URL that a server has named
+//! leads to an allowed address. Errors and `Debug` contain no secret.
 //!
 //! Decision: docs/decisions/0039-sign-in-to-upstreams.md
 
@@ -154,7 +155,7 @@ pub enum OAuthError {
 /// Access to the network for OAuth.
 pub trait OAuthHttp: Send + Sync + 'static {
     /// Sends a request to its URL over a new connection, and returns the response with a body of
-    /// at most `limit` bytes. Follows no redirect. Connects to the addresses in `allowed` only, or
+    /// at most `limit` bytes. Follows no redirect. Connects to the servers in `allowed` only, or
     /// to any if it is `None`. Dropping the future cancels the request.
     fn send<'a>(
         &'a self,

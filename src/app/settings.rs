@@ -400,7 +400,7 @@ transport = "sse"
         let several = "[roles.localx]\n[upstreams.a]\ncommand = \"x\"\nlazy = true\n\
                        [upstreams.b]\nurl = \"http://h/\"\n\
                        [upstreams.c]\ncommand = \"x\"\non_down = \"hide\"\n\
-                       [upstreams.d]\nurl = \"http://h/\"\n\
+                       [upstreams.d]\nurl = \"https://h/\"\n\
                        auth = { type = \"oauth\", grant = \"jwt_bearer\", \
                        assertion.file = \"x\", issuer = \"https://i/\" }\n";
         let single = "[upstreams.a]\ncommand = \"x\"\n";

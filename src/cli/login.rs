@@ -19,13 +19,13 @@ use tokio_util::sync::CancellationToken;
 use crate::audit::{Audit, SignInEvent, Writer};
 use crate::cli::audit;
 use crate::cli::exit::Failure;
-use crate::cli::loading::{ReportArgs, options};
+use crate::cli::loading::{ReportArgs, options, print_warnings};
 use crate::cli::output;
 use crate::cli::output::render::sanitize_line;
 use crate::cli::server::hardening::protect_memory;
 use crate::cli::server::log;
 use crate::cli::server::signals::Signals;
-use crate::config::{Config, Options};
+use crate::config::{Config, Options, Warning};
 use crate::oauth::{BearerChallenge, OAuthError, OAuthHttp, Settings, SignIn, SignInRecord, Vault};
 use crate::timestamp::format_rfc3339;
 use crate::upstream::UpstreamSource;
@@ -132,6 +132,10 @@ pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
         return list(&config, state, args.report.json);
     };
     let target = find(&config, name, state)?;
+    // Such as that its access tokens go to an http:// URL.
+    let own = format!("upstreams.{name}.");
+    let is_own = |warning: &&Warning| warning.key.starts_with(&own);
+    print_warnings(&config.warnings.iter().filter(is_own).cloned().collect::<Vec<_>>());
     // The user signs in only if the result can be kept and recorded.
     Vault::open(state).map_err(|error| vault_failure(state, &error))?;
     let log = audit::open_for_command(&config)?;

@@ -123,15 +123,17 @@ async fn resource_metadata(
     challenge: &BearerChallenge,
 ) -> Result<Option<ResourceMetadata>, OAuthError> {
     let upstream = &client.settings.upstream;
-    // Servers behind a TLS proxy name URLs that are wrong, such as http:// ones.
-    let named = challenge.resource_metadata.iter().filter(|url| match client.check(url) {
+    // Servers behind a TLS proxy name URLs that are wrong, such as http:// ones. An upstream
+    // without TLS has no metadata that could be trusted, and its `issuer` is configured.
+    let usual = resource_metadata_urls(upstream);
+    let urls = challenge.resource_metadata.iter().chain(&usual);
+    for url in urls.filter(|url| match client.check(url) {
         Ok(_) => true,
         Err(why) => {
-            tracing::debug!(why, "resource_metadata of the challenge cannot be used");
+            tracing::debug!(why, "metadata of the upstream cannot be used");
             false
         }
-    });
-    for url in named.chain(&resource_metadata_urls(upstream)) {
+    }) {
         let Some(metadata) = fetch::<ResourceMetadata>(client, url).await? else { continue };
         if !metadata.describes(upstream) {
             let named = quote(&metadata.resource, MAX_SHOWN_CHARS);
@@ -383,6 +385,31 @@ mod tests {
             .document("https://b.test/.well-known/openid-configuration", &server("https://b.test"));
         let found = run(&script, &second, &BearerChallenge::default()).await;
         assert_eq!(found.expect("a server").server.issuer, "https://b.test");
+    }
+
+    #[tokio::test]
+    async fn an_upstream_without_tls_is_not_asked_for_its_authorization_server() {
+        let script = Script::default();
+        script.document(SERVER, &server("https://id.test"));
+        let own = "http://mcp.test/.well-known/oauth-authorization-server";
+        let resource_url = "http://mcp.test/.well-known/oauth-protected-resource/mcp";
+        script.document(resource_url, &resource("https://evil.test"));
+        script
+            .document(own, r#"{"issuer":"http://mcp.test","token_endpoint":"http://mcp.test/t"}"#);
+        let upstream = Url::parse("http://mcp.test/mcp").expect("a URL");
+        let pinned = Settings { issuer: Some("https://id.test".into()), upstream, ..settings() };
+        let resource_metadata = Some("http://mcp.test/meta".to_owned());
+        let challenge = BearerChallenge { resource_metadata, ..BearerChallenge::default() };
+        let found = discover(&OAuthClient::new(&script, &pinned), &challenge).await;
+        let found = found.expect("a server");
+        assert_eq!(found.server.token_endpoint, "https://id.test/token");
+        assert_eq!(found.resource(&pinned).as_deref(), Some("http://mcp.test/mcp"));
+        assert_eq!(script.requests(), [format!("GET {SERVER}")]);
+        // Without an issuer none is found.
+        let unpinned = Settings { issuer: None, ..pinned };
+        let found = discover(&OAuthClient::new(&script, &unpinned), &challenge).await;
+        assert_eq!(found, Err(OAuthError::Refused(format!("{own} is not an https:// URL"))));
+        assert!(script.requests().is_empty());
     }
 
     #[tokio::test]

@@ -31,8 +31,10 @@ impl<'a> OAuthClient<'a> {
         mut request: Request<Bytes>,
     ) -> Result<Response<Bytes>, OAuthError> {
         let (uri, is_own) = self.check(url).map_err(OAuthError::Refused)?;
+        let mut allowed = self.settings.allowed.clone();
+        allowed.any_name = uri.host().is_some_and(|host| self.settings.names_host(host));
+        let allowed = (!is_own).then_some(&allowed);
         *request.uri_mut() = uri;
-        let allowed = (!is_own).then_some(&self.settings.allowed);
         let response = timeout(TIMEOUT, self.http.send(request, MAX_BODY_BYTES, allowed)).await;
         let error = match response {
             Ok(Ok(response)) => return Ok(response),
@@ -50,23 +52,42 @@ impl<'a> OAuthClient<'a> {
             return refuse("is not a URL");
         }
         let Ok(url) = Url::parse(text) else { return refuse("is not a URL") };
-        // The upstream's origin is trusted as far as the upstream is.
-        let is_own = url.origin() == self.settings.upstream.origin();
-        match url.scheme() {
-            "https" => {}
-            "http"
-                if is_own
-                    || self.settings.allowed.loopback
-                        && is_loopback_host(url.host_str().unwrap_or_default()) => {}
-            _ => return refuse("is not an https:// URL"),
+        if !self.settings.protects(&url) {
+            return refuse("is not an https:// URL");
         }
         if !url.username().is_empty() || url.password().is_some() {
             return refuse("contains credentials");
         }
         match url[..Position::AfterQuery].parse() {
-            Ok(uri) => Ok((uri, is_own)),
+            // The upstream's origin is trusted as far as the upstream is.
+            Ok(uri) => Ok((uri, url.origin() == self.settings.upstream.origin())),
             Err(_) => refuse("is not a URL"),
         }
+    }
+}
+
+impl Settings {
+    /// Returns whether no other machine can read what is sent to this URL: codes, tokens and
+    /// secrets of clients. Without TLS it leads to this machine, and only if the upstream is there
+    /// as well, or if that is configured.
+    pub fn protects(&self, url: &Url) -> bool {
+        match url.scheme() {
+            "https" => true,
+            "http" => {
+                is_loopback_host(url.host_str().unwrap_or_default())
+                    && (self.allowed.loopback || url.origin() == self.upstream.origin())
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns whether the operator has written this host, as that of the upstream or of an
+    /// authorization server.
+    fn names_host(&self, host: &str) -> bool {
+        let token_url = self.token_url.as_ref().map(ToString::to_string);
+        let written = [&self.issuer, &self.metadata_url, &token_url].into_iter().flatten();
+        let written = written.filter_map(|url| Url::parse(url).ok());
+        written.chain([self.upstream.clone()]).any(|url| url.host_str() == Some(host))
     }
 }
 
@@ -85,6 +106,7 @@ mod tests {
     use super::*;
     use crate::allowed_addresses::AllowedAddresses;
     use crate::oauth::testing::{Script, settings};
+    use crate::sync::Mutex;
 
     fn check(upstream: &str, loopback: bool, url: &str) -> Result<String, String> {
         let upstream = Url::parse(upstream).expect("a URL");
@@ -127,9 +149,85 @@ mod tests {
         ] {
             assert!(https(url).is_err(), "{url}");
         }
-        let plain = |url| check("http://mcp.test:80/mcp", false, url);
-        assert_eq!(plain("http://mcp.test/token").as_deref(), Ok("http://mcp.test/token own"));
-        assert!(plain("http://id.test/").is_err() && plain("http://localhost/").is_err());
+    }
+
+    #[test]
+    fn an_upstream_without_tls_gets_codes_tokens_and_secrets_on_this_machine_only() {
+        for upstream in [
+            "http://mcp.test/mcp",
+            "http://10.0.0.1:80/mcp",
+            "http://orders.svc/mcp",
+            "http://localhost.test/mcp",
+            "http://0.0.0.0/mcp",
+        ] {
+            for loopback in [false, true] {
+                let at = |path: &str| Url::parse(upstream).expect("a URL").join(path).expect("one");
+                for url in [at("/token"), at("/.well-known/oauth-protected-resource/mcp")] {
+                    assert!(check(upstream, loopback, url.as_str()).is_err(), "{url}");
+                }
+                assert!(check(upstream, loopback, "http://other.test/token").is_err());
+                assert_eq!(
+                    check(upstream, loopback, "https://id.test/token").as_deref(),
+                    Ok("https://id.test/token")
+                );
+            }
+        }
+        for upstream in [
+            "http://localhost:80/mcp",
+            "http://127.0.0.1:3000/mcp",
+            "http://127.1:3000/mcp",
+            "http://[::1]:3000/mcp",
+            "http://[::ffff:127.0.0.1]:3000/mcp",
+        ] {
+            let url = Url::parse(upstream).expect("a URL").join("/token").expect("one");
+            let expected = format!("{url} own");
+            assert_eq!(check(upstream, false, url.as_str()).as_deref(), Ok(&*expected));
+            for url in ["http://id.test/token", "http://127.0.0.1:3001/token", "http://10.0.0.1/"] {
+                assert!(check(upstream, false, url).is_err(), "{upstream}: {url}");
+            }
+        }
+    }
+
+    /// Network that records under which rules its servers are called.
+    #[derive(Default)]
+    struct Rules(Mutex<Vec<Option<AllowedAddresses>>>);
+
+    impl OAuthHttp for Rules {
+        fn send<'a>(
+            &'a self,
+            _: Request<Bytes>,
+            _: usize,
+            allowed: Option<&'a AllowedAddresses>,
+        ) -> BoxFuture<'a, Result<Response<Bytes>, String>> {
+            self.0.lock().push(allowed.cloned());
+            async { Err("no server".to_owned()) }.boxed()
+        }
+    }
+
+    #[tokio::test]
+    async fn any_name_is_allowed_for_the_servers_that_the_operator_has_written() {
+        let rules = Rules::default();
+        let written = Settings {
+            issuer: Some("https://id.internal/realms/a".into()),
+            metadata_url: Some("https://meta.internal/x".into()),
+            token_url: Some(Uri::from_static("https://KEYS.internal:8443/token")),
+            ..settings()
+        };
+        let client = OAuthClient::new(&rules, &written);
+        for (url, any_name) in [
+            ("https://mcp.test/token", None),
+            ("https://mcp.test:8443/token", Some(true)),
+            ("https://id.internal:444/token", Some(true)),
+            ("https://META.internal/", Some(true)),
+            ("https://keys.internal:8443/token", Some(true)),
+            ("https://a.id.internal/", Some(false)),
+            ("https://internal/", Some(false)),
+            ("https://id.test/", Some(false)),
+        ] {
+            assert!(client.send(url, Request::new(Bytes::new())).await.is_err());
+            let used = rules.0.lock().pop().expect("a request");
+            assert_eq!(used.map(|allowed| allowed.any_name), any_name, "{url}");
+        }
     }
 
     /// Server that does not respond in time.

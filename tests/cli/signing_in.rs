@@ -161,6 +161,18 @@ fn a_hostile_server_gets_no_token_request_and_leaves_one_line_of_audit() {
             "the address is not public",
         ),
         (
+            &*resource.replace(r#"["{own}"]"#, r#"["https://METADATA.google.internal."]"#),
+            server,
+            code,
+            "the name is not one of the public DNS",
+        ),
+        (
+            resource,
+            &*server.replace("{own}/token", "http://10.0.0.1/token"),
+            code,
+            "http://10.0.0.1/token is not an https:// URL",
+        ),
+        (
             resource,
             &*server.replace("{own}/token", "https://169.254.169.254/token"),
             code,
@@ -227,4 +239,61 @@ fn a_sign_in_is_listed_with_what_is_wrong_with_it() {
     let expected =
         "inner: the sign-in is for another url, issuer, client or resource: sign in again\n";
     assert_eq!(listed(), expected);
+}
+
+#[test]
+fn a_proxy_is_asked_for_no_server_inside_that_an_upstream_names() {
+    let proxy = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = proxy.local_addr().expect("an address");
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in proxy.incoming() {
+            let mut first = String::new();
+            let mut reader = BufReader::new(stream.expect("a connection"));
+            reader.read_line(&mut first).expect("a request");
+            seen.lock().expect("unharmed").push(first);
+        }
+    });
+    for host in [
+        "metadata.google.internal",
+        "kubernetes.default.svc",
+        "printer.local.",
+        "intranet",
+        "169.254.169.254",
+        "0xa9fea9fe",
+        "[::ffff:10.0.0.1]",
+    ] {
+        let named = format!(r#"["https://{host}"]"#);
+        let server = Server::start(&RESOURCE.replace(r#"["{own}"]"#, &named), METADATA);
+        let egress = format!("[egress]\nproxy = \"http://{address}\"\n");
+        let folder = folder(&(egress + &config(&server)));
+        let (code, said) = log_in(folder.path(), |_, _| panic!("it shows no URL"));
+        assert!(code != 0 && said.contains("public"), "{host}: {said}");
+        assert_eq!(asked.lock().expect("unharmed").clone(), [""; 0], "{host}");
+    }
+}
+
+#[test]
+fn an_upstream_on_the_network_without_tls_gets_tokens_only_where_that_is_written() {
+    let server = Server::start(RESOURCE, METADATA);
+    // An address that is not loopback, and leads here.
+    let text = config(&server).replace("http://127.0.0.1:", "http://0.0.0.0:");
+    let folder = folder(&text);
+    let (code, said) = log_in(folder.path(), |_, _| panic!("it shows no URL"));
+    assert_eq!(code, 78, "{said}");
+    assert!(said.contains("upstreams.inner.auth.type") && said.contains("allow_http"), "{said}");
+    let (code, said, _) = crate::weir(folder.path(), &["check", "--offline"]);
+    assert_eq!(code, 78, "{said}");
+    assert!(server.requests.lock().expect("unharmed").is_empty());
+
+    let more = "auth.allow_http = true\nauth.issuer = \"https://127.0.0.1:1\"\n";
+    std::fs::write(folder.path().join("weir.toml"), text + more).expect("written");
+    let (code, said) = log_in(folder.path(), |_, _| panic!("it shows no URL"));
+    assert!(code != 0 && said.contains("upstreams.inner.auth.allow_http"), "{said}");
+    let (code, _, said) = crate::weir(folder.path(), &["check", "--offline"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("upstreams.inner.auth.allow_http"), "{said}");
+    // It has not been asked for its authorization server, which others could change on the way.
+    assert_eq!(*server.requests.lock().expect("unharmed"), ["POST /mcp"]);
 }

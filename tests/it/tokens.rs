@@ -252,6 +252,7 @@ async fn what_a_client_shows_goes_to_no_upstream() {
         client_id = "weir"
         client_secret = "hunter2"
         token_url = "https://id.test/token"
+        allow_http = true
     "#;
     let own = format!("Bearer {TOKEN_OF_WEIR}");
     let accounts = [("", None), (account, Some(&*own))];

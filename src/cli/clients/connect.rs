@@ -21,6 +21,7 @@ use crate::cli::exit::Failure;
 use crate::cli::loading;
 use crate::cli::{files, output};
 use crate::config::{self, Config};
+use crate::upstream::connect::egress::has_valid_port;
 use entry::ConnectMethod;
 
 /// Arguments of `weir connect`.
@@ -191,7 +192,9 @@ fn endpoint(server: &config::ServerConfig) -> String {
 
 fn check_url(url: &str) -> Result<String, Failure> {
     let is_good = url.parse::<hyper::Uri>().is_ok_and(|uri| {
-        matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some()
+        matches!(uri.scheme_str(), Some("http" | "https"))
+            && uri.host().is_some()
+            && has_valid_port(&uri)
     });
     match is_good && !url.contains('@') {
         true => Ok(url.to_owned()),

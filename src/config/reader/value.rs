@@ -17,6 +17,7 @@ use toml::value::{Datetime, Offset};
 use crate::config::reader::report::{ValueError, did_you_mean};
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader, wrong_type};
 use crate::hex;
+use crate::upstream::connect::egress::has_valid_port;
 
 // === Plain types ===
 
@@ -270,6 +271,10 @@ pub(crate) fn url(value: &SpannedValue<'_>) -> Parsed<Uri> {
             "a URL must not hold credentials",
             "put them in auth, with type = \"basic\"",
         ));
+    }
+    if !has_valid_port(&uri) {
+        let remedy = "write one from 1 to 65535, or none with its colon";
+        return Err(ValueError::new("the port in this URL is none", remedy));
     }
     match uri.scheme_str() {
         Some("http" | "https") if uri.host().is_some_and(|host| !host.is_empty()) => Ok(uri),

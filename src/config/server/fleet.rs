@@ -22,6 +22,7 @@ use crate::config::secrets::read_secret;
 use crate::fleet::{FleetSettings, OnStoreDown, StoreKind, StoreLogin, StoreSettings};
 use crate::sealing::SealingKeys;
 use crate::secret::Secret;
+use crate::upstream::connect::egress::has_valid_port;
 
 /// Checked `[fleet]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -290,7 +291,8 @@ fn read_sentinels(
 fn store_url(v: &SpannedValue<'_>) -> Parsed<String> {
     let text = value::string(v)?;
     let bad = |what: &str, remedy: &str| Err(ValueError::new(what.to_owned(), remedy.to_owned()));
-    let Some(url) = text.parse::<Uri>().ok().filter(|url| url.host().is_some()) else {
+    let is_whole = |url: &Uri| url.host().is_some() && has_valid_port(url);
+    let Some(url) = text.parse::<Uri>().ok().filter(is_whole) else {
         return bad("this is not a URL of a store", "write redis://host:6379");
     };
     if !matches!(url.scheme_str(), Some("redis" | "rediss")) {
@@ -401,6 +403,7 @@ mod tests {
             ("store", "store = { url = \"http://h\" }", "redis or rediss"),
             ("store", "store = { url = \"redis://u:p@h\" }", "credentials do not belong"),
             ("store", "store = { url = \"redis://\" }", "not a URL of a store"),
+            ("store", "store = { url = \"redis://h:99999\" }", "not a URL of a store"),
             ("store", "store = { url = [] }", "no URL of the store"),
             ("store", "store = { url = \"redis://h\", timeout = \"9ms\" }", "out of bounds"),
             ("store", "store = { url = \"redis://h\", timeout = \"6s\" }", "out of bounds"),

@@ -51,6 +51,52 @@ fn the_table_replaces_the_variables_of_the_environment() {
     assert_eq!(proxy("", &[variable, ("HTTP_PROXY", "socks5://hunter2")]), (host, None, 1));
     let report = load("proxy = \"socks5://u:hunter2@p.test\"", &[]).unwrap_err().to_string();
     assert!(report.contains("not the URL of an HTTP proxy") && !report.contains("hunter2"));
+    // hyper would take a wrong port for none.
+    for port in ["99999", "0", "", "http", "80/path"] {
+        let url = format!("http://u:hunter2@p.test:{port}");
+        let report = load(&format!("proxy = \"{url}\""), &[]).unwrap_err().to_string();
+        for part in ["weir.toml", "egress.proxy", "not the URL of an HTTP proxy"] {
+            assert!(report.contains(part) && !report.contains("hunter2"), "{port}: {report}");
+        }
+        for name in ["HTTPS_PROXY", "http_proxy", "all_proxy"] {
+            let said = match load("", &[(name, &url)]) {
+                // Other programs may use it.
+                Ok(config) => {
+                    assert!(matches!(port, "" | "80/path"), "{name}: {port}");
+                    assert_eq!(config.egress, Egress::default(), "{name}: {port}");
+                    config.warnings[0].to_string()
+                }
+                Err(report) => report.to_string(),
+            };
+            assert!(said.contains(&format!("the variable {name} is not")), "{said}");
+            assert!(!said.contains("hunter2"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn an_exception_that_excepts_no_host_is_a_mistake_or_a_warning() {
+    let load = |table: &str, no_proxy: &str| {
+        let text = format!("[upstreams.a]\nurl = \"https://mcp.test\"\n[egress]\n{table}");
+        let environment = [("NO_PROXY", no_proxy), ("ALL_PROXY", "p.test")].into_iter().collect();
+        let options = Options { environment, ..Options::default() };
+        Config::parse(&text, Path::new("weir.toml"), &options)
+    };
+    let report = load("no_proxy = [\"a.test\", \"10.0.0.0/33\"]", "").unwrap_err().to_string();
+    assert!(report.contains("egress.no_proxy") && report.contains("10.0.0.0/8"), "{report}");
+    for entry in ["*.a.test", "a.test:80", "[::1]", "a.test,b.test", "a b", "http://a.test"] {
+        assert!(load(&format!("no_proxy = [{entry:?}]"), "").is_err(), "{entry}");
+    }
+    let config = load("", "a.test, http://u:hunter2@a.test, ,*.b.test,::1").expect("sound");
+    let [warning] = &config.warnings[..] else { panic!("{:?}", config.warnings) };
+    let warning = warning.to_string();
+    let expected = "entry 2 and entry 4 of the variable NO_PROXY excepts no host";
+    assert!(warning.contains(expected) && !warning.contains("hunter2"), "{warning}");
+    assert!(load("", "localhost,.svc,10.0.0.0/8,*").expect("sound").warnings.is_empty());
+    // The key replaces the variable, and without a proxy it does not matter.
+    for table in ["no_proxy = []", "proxy = \"none\""] {
+        assert!(load(table, "*.b.test").expect("sound").warnings.is_empty(), "{table}");
+    }
 }
 
 #[test]

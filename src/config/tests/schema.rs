@@ -184,17 +184,18 @@ fn the_files_that_are_shipped_are_sound_by_the_schema() {
 }
 
 /// Valid files.
-const SOUND: [&str; 30] = [
+const SOUND: [&str; 31] = [
     "[upstreams.a]\nprompts_dir = \"p\"\ntimeouts.call = \"5s\"\nlimits.concurrency = 7\nretry.jitter = false",
     "[upstreams.a-1]\ncommand = \"x\"\nargs = [\"\", \"-y\"]\nenv = { A = \"\", B = { env = \"SET\" } }",
     "[upstreams.a]\nurl = \"HTTPS://h:1/x?y=z\"\nheaders = { Authorization = \"a b\", X = { command = [\"x\", \"\"] } }",
     "[upstreams.a]\nurl = \"http://[::1]:80\"\nauth = { type = \"basic\", user = \"\", password = \"a:b c\" }",
     "[upstreams.a]\nurl = \"http://h\"\nauth = { type = \"bearer\", token = { env = \"SET\" } }\ntransport = \"sse\"",
     "[upstreams.a]\nurl = \"http://h\"\nauth.type = \"${KIND:-none}\"",
-    "[upstreams.a]\nurl = \"http://h\"\nauth = { type = \"oauth\", grant = \"client_credentials\", client_id = \"w\", client_secret = { env = \"SET\" } }",
-    "[upstreams.a]\nurl = \"http://h\"\nauth = { type = \"oauth\", grant = \"${G:-jwt_bearer}\", assertion.file = \"x\", issuer = \"https://i/\" }",
-    "[upstreams.a]\nurl = \"http://h\"\nauth.type = \"oauth\"",
-    "[upstreams.a]\nurl = \"http://h\"\nauth = { type = \"oauth\", client_id = \"w\", client_key_id = \"k\", scopes = [] }",
+    "[upstreams.a]\nurl = \"https://h\"\nauth = { type = \"oauth\", grant = \"client_credentials\", client_id = \"w\", client_secret = { env = \"SET\" } }",
+    "[upstreams.a]\nurl = \"https://h\"\nauth = { type = \"oauth\", grant = \"${G:-jwt_bearer}\", assertion.file = \"x\", issuer = \"https://i/\" }",
+    "[upstreams.a]\nurl = \"https://h\"\nauth.type = \"oauth\"",
+    "[upstreams.a]\nurl = \"https://h\"\nauth = { type = \"oauth\", client_id = \"w\", client_key_id = \"k\", scopes = [] }",
+    "[upstreams.a]\nurl = \"http://h\"\nauth = { type = \"oauth\", issuer = \"https://i\", allow_http = true }",
     "[sign_in]\nprivate_networks = [\"10.0.0.0/8\", \"::1\"]\ninsecure_loopback = true",
     "[upstreams.a]\nenabled = false\nurl = \"${GONE}\"\nauth = { type = \"bearer\", token = { file = \"gone\" } }",
     "[upstreams.a]\ncommand = \"x\"\nrename = { \"prompts/a/b\" = \"c\", \"tools/x\" = \"c\" }\nprefix = \"b\"",
@@ -280,11 +281,11 @@ const MISTAKEN: [&str; 78] = [
     "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"bearer\", user = \"a\", token = \"b\" }",
     "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"basic\", user = \"a\" }",
     "[upstreams.a]\nurl = \"http://h/\"\nheaders = { authorization = \"x\" }\nauth = { type = \"none\" }",
-    "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"oauth\", assertion = { file = \"x\" } }",
+    "[upstreams.a]\nurl = \"https://h/\"\nauth = { type = \"oauth\", assertion = { file = \"x\" } }",
     "[sign_in]\nclient_metadata_url = \"weir.json\"",
-    "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"oauth\", grant = \"client_credentials\", client_id = \"w\" }",
-    "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"oauth\", grant = \"client_credentials\", client_id = \"w\", client_secret = \"s\", client_key = \"k\" }",
-    "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"oauth\", grant = \"jwt_bearer\", assertion = { file = \"x\" }, client_id = \"w\" }",
+    "[upstreams.a]\nurl = \"https://h/\"\nauth = { type = \"oauth\", grant = \"client_credentials\", client_id = \"w\" }",
+    "[upstreams.a]\nurl = \"https://h/\"\nauth = { type = \"oauth\", grant = \"client_credentials\", client_id = \"w\", client_secret = \"s\", client_key = \"k\" }",
+    "[upstreams.a]\nurl = \"https://h/\"\nauth = { type = \"oauth\", grant = \"jwt_bearer\", assertion = { file = \"x\" }, client_id = \"w\" }",
     "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"bearer\", token = \"b\", scopes = [\"a\"] }",
     "[sign_in]\nprivate_networks = [\"lan\"]",
     "[roles.staff]\nprompts.allow = [\"guide\"]",
@@ -307,7 +308,7 @@ const MISTAKEN: [&str; 78] = [
 
 /// Files with a mistake that only `weir check` detects: it is between tables, or not a matter of
 /// syntax.
-const BEYOND: [&str; 17] = [
+const BEYOND: [&str; 22] = [
     "[naming]\nmax_length = 32\n[upstreams.twenty-long-abcdefgh]\ncommand = \"x\"",
     "[defaults]\ntimeouts = { call = \"20m\" }",
     "[server]\nshutdown_grace = \"8761h\"",
@@ -318,8 +319,13 @@ const BEYOND: [&str; 17] = [
     "[server]\nlisten = \"${GONE}\"",
     "[server]\npublic_url = \"https://a\"\n[sign_in]\ninsecure_loopback = true",
     "[sign_in]\nclient_metadata_url = \"http://a/weir.json\"",
-    "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"oauth\", client_secret = \"s\" }",
-    "[fleet]\nstore = { url = \"redis://127.0.0.1:1\" }\nkeys = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\"\nlisten = \"127.0.0.1:1\"\n[upstreams.a]\nurl = \"http://h/\"\nauth.type = \"oauth\"",
+    "[upstreams.a]\nurl = \"https://h/\"\nauth = { type = \"oauth\", client_secret = \"s\" }",
+    "[fleet]\nstore = { url = \"redis://127.0.0.1:1\" }\nkeys = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\"\nlisten = \"127.0.0.1:1\"\n[upstreams.a]\nurl = \"https://h/\"\nauth.type = \"oauth\"",
+    "[upstreams.a]\nurl = \"http://h/\"\nauth = { type = \"oauth\", issuer = \"https://i\" }",
+    "[upstreams.a]\nurl = \"https://h/\"\nauth = { type = \"oauth\", issuer = \"http://i\" }",
+    "[upstreams.a]\nurl = \"https://h:99999/\"",
+    "[egress]\nproxy = \"http://p:99999\"",
+    "[egress]\nno_proxy = [\"10.0.0.0/33\"]",
     "[protocol]\nlegacy_sse = true\nversions = [\"2026-07-28\"]",
     "[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\n",
     "[server]\npublic_url = \"https://a\"\n[auth.oidc.a]\nissuer = \"https://id\"\naudience = [\"a\"]\ndefault_role = \"nobody\"",

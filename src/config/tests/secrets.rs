@@ -397,3 +397,105 @@ fn an_account_has_a_grant_and_the_keys_of_that_grant() {
     weir.toml:3:112: upstreams.a.auth.assume_pkce: does not go with this grant (remove it, or correct grant)
     "#);
 }
+
+#[test]
+fn access_tokens_go_to_an_http_url_only_where_that_is_written() {
+    let secret = "grant = \"client_credentials\", client_id = \"w\", client_secret = \"hunter2\"";
+    let load = |url: &str, more: &str| {
+        let auth = format!("auth = {{ type = \"oauth\", {secret}, {more} }}");
+        parse(&format!("[upstreams.a]\nurl = \"{url}\"\n{auth}\n"))
+    };
+    let plain = [
+        "http://orders.svc:8080/mcp",
+        "HTTP://10.0.0.1/mcp",
+        "http://0.0.0.0/mcp",
+        "http://localhost.test/mcp",
+        "http://127.0.0.1.test/mcp",
+        "http://[fe80::1]/mcp",
+        "http://[::ffff:10.0.0.1]/mcp",
+    ];
+    let pinned = "issuer = \"https://i\"";
+    for url in plain {
+        let report = load(url, pinned).unwrap_err().to_string();
+        for part in ["weir.toml", "upstreams.a.auth.type", "http:// url", "allow_http = true"] {
+            assert!(report.contains(part) && !report.contains("hunter2"), "{url}: {report}");
+        }
+        assert!(load(url, &format!("{pinned}, allow_http = false")).is_err(), "{url}");
+        let config = load(url, &format!("{pinned}, allow_http = true"));
+        let config = config.unwrap_or_else(|report| panic!("{url}: {report}"));
+        let [warning] = &config.warnings[..] else { panic!("{url}: {:?}", config.warnings) };
+        assert_eq!(warning.key, "upstreams.a.auth.allow_http", "{url}");
+        let token_url = "token_url = \"https://i/t\", allow_http = true";
+        assert!(load(url, token_url).is_ok(), "{url}");
+        // What such an upstream names could be changed on the way.
+        let report = load(url, "allow_http = true").unwrap_err().to_string();
+        assert!(report.contains("upstreams.a.auth.issuer"), "{url}: {report}");
+    }
+    for url in [
+        "https://orders.svc/mcp",
+        "http://localhost:3000/mcp",
+        "http://LOCALHOST/mcp",
+        "http://127.0.0.1/mcp",
+        "http://127.1/mcp",
+        "http://2130706433/mcp",
+        "http://[::1]/mcp",
+        "http://[::ffff:127.0.0.1]/mcp",
+    ] {
+        for more in [pinned, "issuer = \"https://i\", allow_http = true"] {
+            let config = load(url, more).unwrap_or_else(|report| panic!("{url}: {report}"));
+            assert_eq!(config.warnings, [], "{url}");
+        }
+    }
+    // Other credentials are sent as they are written.
+    for auth in [
+        "auth = { type = \"bearer\", token = \"hunter2\" }",
+        "auth = { type = \"basic\", user = \"u\", password = \"hunter2\" }",
+        "headers = { Authorization = \"hunter2\" }",
+    ] {
+        let config = parse(&format!("[upstreams.a]\nurl = \"http://10.0.0.1/mcp\"\n{auth}\n"));
+        assert_eq!(config.unwrap_or_else(|report| panic!("{report}")).warnings, [], "{auth}");
+    }
+}
+
+#[test]
+fn secrets_go_to_configured_urls_with_tls_or_on_this_machine_only() {
+    let load = |sign_in: &str, url: &str, more: &str| {
+        let secret =
+            "grant = \"client_credentials\", client_id = \"w\", client_secret = \"hunter2\"";
+        let auth = format!("auth = {{ type = \"oauth\", {secret}, {more} }}");
+        parse(&format!("[sign_in]\n{sign_in}\n[upstreams.a]\nurl = \"{url}\"\n{auth}\n"))
+    };
+    let local = "insecure_loopback = true";
+    for (key, others) in [
+        ("issuer", ""),
+        ("token_url", ""),
+        ("token_url", "issuer = \"https://i\", "),
+        ("metadata_url", "issuer = \"https://i\", "),
+    ] {
+        let with = |sign_in: &str, url: &str| {
+            load(sign_in, "https://h/mcp", &format!("{others}{key} = \"{url}\""))
+        };
+        for url in ["http://i/x", "http://10.0.0.1/x", "http://localhost.test/x", "http://h/x"] {
+            for sign_in in ["", local] {
+                let report = with(sign_in, url).unwrap_err().to_string();
+                let place = format!("upstreams.a.auth.{key}");
+                assert!(report.contains(&place) && report.contains("https://"), "{report}");
+                assert!(!report.contains("hunter2"), "{report}");
+            }
+        }
+        for url in ["http://localhost:1/x", "http://127.0.0.1/x", "http://[::1]/x"] {
+            assert!(with("", url).is_err() && with(local, url).is_ok(), "{key}: {url}");
+        }
+        assert!(with("", "https://i/x").is_ok(), "{key}");
+    }
+    // An upstream on this machine can be its own authorization server.
+    let own = "token_url = \"http://127.0.0.1:3000/token\"";
+    assert!(load("", "http://127.0.0.1:3000/mcp", own).is_ok());
+    assert!(load("", "http://127.0.0.1:3001/mcp", own).is_err());
+    // One elsewhere cannot, whatever its tokens may do.
+    let own = "token_url = \"http://orders.svc/token\", allow_http = true";
+    assert!(load("", "http://orders.svc/mcp", own).is_err());
+    // An issuer whose metadata are elsewhere is only a name.
+    let named = "issuer = \"http://id.svc\", metadata_url = \"https://i/metadata.json\"";
+    assert!(load("", "https://h/mcp", named).is_ok());
+}

@@ -15,6 +15,7 @@ use zeroize::Zeroizing;
 
 use super::headers::sensitive;
 use super::sign_in::SignInSettings;
+use crate::allowed_addresses::is_loopback_host;
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{
     Described, Key, boolean, by_hand, custom, path, settings, string, strings, table, text, url,
@@ -117,6 +118,15 @@ settings! {
         /// params = { audience = "https://api.example.com", access_type = "offline" }
         /// ```
         params: Option<Vec<(String, String)>> = None, params().optional();
+        /// Whether access tokens are sent to a `url` with `http`, such as that of a server in the
+        /// same cluster. Others on that network can read them, and demand scopes for them, unless
+        /// `scopes` is set. They cannot choose the authorization server: `issuer` or `token_url` is
+        /// required. An `http` URL of this machine needs none of this.
+        ///
+        /// ```toml
+        /// allow_http = true
+        /// ```
+        allow_http: Option<bool> = None, boolean().optional().default_text("`false`");
     }
 }
 
@@ -312,7 +322,10 @@ fn account(
         Some(named) => ResourceIndicator::Named(named.to_owned()),
     };
     let is_bound = matches!(grant, oauth::Grant::AuthorizationCode { client: None });
-    if !is_bound && !t.has("issuer") && !t.has("token_url") {
+    let is_server_known = t.has("issuer") || t.has("token_url");
+    if endpoint.scheme_str() == Some("http") && !endpoint.host().is_some_and(is_loopback_host) {
+        check_plain_endpoint(t, keys.allow_http == Some(true), is_server_known);
+    } else if !is_bound && !is_server_known {
         let what = "the credentials go to the authorization server that the upstream names";
         t.warning("type", ValueError::new(what, "add issuer, so that they go to that one only"));
     }
@@ -327,7 +340,7 @@ fn account(
     }
     let (issuer, token_url, scopes) = (keys.issuer, keys.token_url, keys.scopes);
     let SignInSettings { allowed, client_metadata_url } = sign_in.clone();
-    Some(oauth::Settings {
+    let settings = oauth::Settings {
         upstream,
         endpoint: endpoint_hash,
         grant,
@@ -342,7 +355,46 @@ fn account(
         client_metadata_url,
         state: None,
         allowed,
-    })
+    };
+    check_servers(t, &settings);
+    Some(settings)
+}
+
+/// Checks an account at an upstream that its access tokens reach without TLS.
+fn check_plain_endpoint(t: &TableReader<'_>, is_allowed: bool, is_server_known: bool) {
+    if !is_allowed {
+        let what = "the access tokens would go to an http:// url, where others can read them";
+        let remedy = "write an https:// url, or add allow_http = true if that network is trusted";
+        t.error("type", ValueError::new(what, remedy));
+        return;
+    }
+    let what = "the access tokens go to an http:// url, where others on that network can read them";
+    t.warning("allow_http", ValueError::new(what, "use an https:// url if the server has one"));
+    if !is_server_known {
+        let what = "is missing: what an upstream says over http can be changed on the way";
+        t.error("issuer", ValueError::new(what, "add the issuer of the access tokens"));
+    }
+}
+
+/// Checks that secrets may be sent to the configured URLs of authorization servers.
+fn check_servers(t: &TableReader<'_>, settings: &oauth::Settings) {
+    let token_url = settings.token_url.as_ref().map(ToString::to_string);
+    // With another URL the issuer is only a name.
+    let is_name = token_url.is_some() || settings.metadata_url.is_some();
+    let issuer = settings.issuer.as_ref().filter(|_| !is_name);
+    for (key, url) in [
+        ("token_url", token_url.as_ref()),
+        ("metadata_url", settings.metadata_url.as_ref()),
+        ("issuer", issuer),
+    ] {
+        let url = url.and_then(|url| Url::parse(url).ok());
+        // One that is no such URL has been reported.
+        if url.is_some_and(|url| url.scheme() == "http" && !settings.protects(&url)) {
+            let what = "secrets are sent to an https:// URL only";
+            let remedy = "write one; for tests on this machine set sign_in.insecure_loopback";
+            t.error(key, ValueError::new(what, remedy));
+        }
+    }
 }
 
 /// Issuer, which stays as it is written, because it is compared character by character.
@@ -390,7 +442,7 @@ fn user(v: &SpannedValue<'_>) -> Parsed<String> {
 }
 
 /// Keys by `type`: each with the type that it belongs to, and whether it is required there.
-pub(in crate::config) const KEYS_OF_SCHEMES: [(&str, Scheme, bool); 17] = [
+pub(in crate::config) const KEYS_OF_SCHEMES: [(&str, Scheme, bool); 18] = [
     ("token", Scheme::Bearer, true),
     ("user", Scheme::Basic, true),
     ("password", Scheme::Basic, true),
@@ -408,6 +460,7 @@ pub(in crate::config) const KEYS_OF_SCHEMES: [(&str, Scheme, bool); 17] = [
     ("resource", Scheme::OAuth, false),
     ("assume_pkce", Scheme::OAuth, false),
     ("params", Scheme::OAuth, false),
+    ("allow_http", Scheme::OAuth, false),
 ];
 
 /// Keys by `grant`.

@@ -6,14 +6,14 @@ use crate::config::LoadContext;
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{Described, by_hand, path, settings, strings};
 use crate::config::reader::report::ValueError;
-use crate::config::reader::table_reader::TableReader;
+use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
 use crate::config::reader::variables::Environment;
 use crate::config::secrets::read_secret;
 use crate::regular_file;
 use crate::secret::Secret;
 use crate::upstream::connect::Egress;
-use crate::upstream::connect::egress::{ProxySettings, is_proxy};
+use crate::upstream::connect::egress::{ProxySettings, is_exception, is_proxy, proxy_url};
 use crate::upstream::connect::tls::{TlsProblem, TlsSettings};
 
 settings! {
@@ -38,7 +38,7 @@ settings! {
         /// no_proxy = ["internal.example.com", "10.0.0.0/8"]
         /// ```
         no_proxy: Vec<String> = Vec::new(),
-            strings(ValueShape::Text("string", shape::NOT_EMPTY), value::text)
+            strings(ValueShape::Text("string", shape::NOT_EMPTY), exception)
                 .default_text("the variable `NO_PROXY`");
     }
 }
@@ -76,40 +76,84 @@ pub(in crate::config) fn read_egress(
     root.table("egress", |t| {
         let EgressKeys { no_proxy, .. } = EgressKeys::read(t);
         let proxy = read_secret(t, "proxy", &context.resolver, true);
-        let variable = |names: &[&str]| {
-            let found = names.iter().filter_map(|name| environment.get(name).ok().flatten());
-            found.map(str::to_owned).find(|value| !value.is_empty())
+        // The first of these variables that is not empty, with its name.
+        let variable = |names: &[&'static str]| {
+            let value = |name: &'static str| environment.get(name).ok().flatten();
+            let found = names.iter().filter_map(|name| Some((*name, value(*name)?)));
+            found.map(|(name, value)| (name, value.to_owned())).find(|(_, it)| !it.is_empty())
         };
-        let no_proxy = match t.has("no_proxy") {
+        let exceptions = || match t.has("no_proxy") {
             true => no_proxy.join(","),
-            false => variable(&["NO_PROXY", "no_proxy"]).unwrap_or_default(),
+            false => match variable(&["NO_PROXY", "no_proxy"]) {
+                Some((name, value)) => {
+                    check_exceptions(root, name, &value);
+                    value
+                }
+                None => String::new(),
+            },
         };
         if t.has("proxy") {
             let proxy = proxy.filter(|proxy| proxy.expose() != "none");
+            let no_proxy = proxy.as_ref().map(|_| exceptions()).unwrap_or_default();
             let settings = ProxySettings { http: proxy.clone(), https: proxy, no_proxy };
             return Egress::through(settings).unwrap_or_else(|_| {
-                let remedy = "write http://host:port or https://host:port, or \"none\"";
-                t.error("proxy", ValueError::new("this is not the URL of an HTTP proxy", remedy));
+                t.error("proxy", ValueError::new("this is not the URL of an HTTP proxy", PROXY));
                 Egress::default()
             });
         }
         // A wrong variable takes no proxy from the other scheme.
-        let proxy_of = |names: [&str; 2]| {
-            let found = variable(&names).or_else(|| variable(&["ALL_PROXY", "all_proxy"]))?;
-            if is_proxy(&found) {
-                return Some(Secret::from(found));
+        let proxy_of = |names: [&'static str; 2]| {
+            let found = variable(&names).or_else(|| variable(&["ALL_PROXY", "all_proxy"]));
+            let (name, value) = found?;
+            if is_proxy(&value) {
+                return Some(Secret::from(value));
             }
-            let what = format!("{} or ALL_PROXY is not the URL of an HTTP proxy", names[0]);
-            let remedy = "correct the variable, or set egress.proxy; until then no proxy is used \
-                          for these URLs";
-            root.warning("egress", ValueError::new(what, remedy));
+            let what = format!("the variable {name} is not the URL of an HTTP proxy");
+            let remedy = format!("correct it, or set egress.proxy: {PROXY}");
+            match proxy_url(&value) {
+                // Other programs may use it.
+                Some(_) => {
+                    let remedy = format!("{remedy}; until then no proxy is used for such URLs");
+                    root.warning("egress", ValueError::new(what, remedy));
+                }
+                None => root.error("egress", ValueError::new(what, remedy)),
+            }
             None
         };
         let (http, https) =
             (proxy_of(["HTTP_PROXY", "http_proxy"]), proxy_of(["HTTPS_PROXY", "https_proxy"]));
-        Egress::through(ProxySettings { http, https, no_proxy }).unwrap_or_default()
+        if http.is_none() && https.is_none() {
+            return Egress::default();
+        }
+        Egress::through(ProxySettings { http, https, no_proxy: exceptions() }).unwrap_or_default()
     })
 }
+
+/// Parses a host that is reached without the proxy.
+fn exception(v: &SpannedValue<'_>) -> Parsed<String> {
+    let entry = value::text(v)?;
+    match is_exception(&entry) {
+        true => Ok(entry),
+        false => Err(ValueError::new("no host is like this", EXCEPTION)),
+    }
+}
+
+/// Warns of entries of a variable that except no host. Other programs may understand them, and a
+/// misplaced URL may contain a password, so they are named by their numbers.
+fn check_exceptions(root: &TableReader<'_>, name: &str, value: &str) {
+    let entries = value.split(',').map(str::trim).zip(1..);
+    let unread = entries.filter(|(entry, _)| !entry.is_empty() && !is_exception(entry));
+    let unread: Vec<_> = unread.map(|(_, number)| format!("entry {number}")).collect();
+    if !unread.is_empty() {
+        let what = format!("{} of the variable {name} excepts no host", unread.join(" and "));
+        root.warning("egress", ValueError::new(what, EXCEPTION));
+    }
+}
+
+/// Forms of a proxy and of an exception.
+const PROXY: &str = "write http://host:port or https://host:port, or \"none\"";
+const EXCEPTION: &str = "write a name, which stands for all names below it, too, an address, a \
+                         network such as 10.0.0.0/8, or *";
 
 /// Reads `tls` of an upstream that is `used`.
 pub(super) fn read_tls(

@@ -15,7 +15,7 @@ settings! {
     /// which Weir signs in; these keys say where they may be.
     pub(in crate::config) struct SignInConfig {
         /// The networks in which these servers may be, although their addresses are not public. The
-        /// server of the upstream itself may be anywhere.
+        /// origin of the upstream itself may be anywhere.
         ///
         /// ```toml
         /// private_networks = ["10.0.0.0/8"]
@@ -56,7 +56,8 @@ pub(in crate::config) fn read_sign_in(
         let what = "server.public_url says that this Weir is not for tests";
         t.error("insecure_loopback", ValueError::new(what, "remove one of the two"));
     }
-    let allowed = AllowedAddresses { private_networks, loopback: insecure_loopback };
+    let allowed =
+        AllowedAddresses { private_networks, loopback: insecure_loopback, any_name: false };
     SignInSettings { allowed, client_metadata_url }
 }
 

@@ -102,6 +102,7 @@ settings! {
     /// #grant = "jwt_bearer"
     /// #assertion = { file = "/var/run/secrets/tokens/weir" }
     /// #issuer = "https://id.example.com"
+    /// #allow_http = false                  # true for an http:// url, as in the same cluster
     /// ```
     pub(in crate::config) struct UpstreamKeys {
         /// A folder of Markdown files that Weir itself serves as prompts. A relative path starts
@@ -196,8 +197,8 @@ settings! {
         /// auth = { type = "bearer", token = { command = ["gh", "auth", "token"] } }
         /// ```
         auth: Option<HeaderValue> = None, by_hand(ValueShape::Table(CredentialKeys::keys()));
-        /// TLS settings for the server at `url`, also as its own authorization server. The files
-        /// are read with the configuration.
+        /// TLS settings for the origin of `url` (scheme, host and port), also as its own
+        /// authorization server. The files are read with the configuration.
         tls: Option<TlsSettings> = None, by_hand(ValueShape::Table(UpstreamTlsKeys::keys()));
         /// Transport to the server at `url`: `http` is Streamable HTTP, `sse` the older HTTP+SSE
         /// transport of 2024-11-05, which works with `era` `auto` or `legacy` only. `auto` tries

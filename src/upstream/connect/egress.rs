@@ -4,12 +4,15 @@
 //! no proxy. `Debug` contains no secret.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use hyper::header::PROXY_AUTHORIZATION;
 use hyper::{Request, Uri};
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
+use ipnet::IpNet;
 use tokio_rustls::TlsConnector;
+use url::{Host, Url};
 
 use crate::allowed_addresses::is_loopback_host;
 use crate::secret::Secret;
@@ -97,12 +100,58 @@ impl Egress {
     }
 }
 
-/// Returns whether a text is the URL of a proxy that speaks HTTP.
+/// Returns whether a text is the URL of a proxy that speaks HTTP, with nothing behind its port.
 pub(crate) fn is_proxy(text: &str) -> bool {
-    let is_http = |url: Uri| matches!(url.scheme_str(), Some("http" | "https") | None);
-    let is_url = text.parse::<Uri>().is_ok_and(is_http);
     let matcher = Matcher::builder().all(text.to_owned()).build();
-    is_url && matcher.intercept(&Uri::from_static("https://a.test")).is_some()
+    let found = matcher.intercept(&Uri::from_static("https://a.test"));
+    let (Some(url), Some(found)) = (proxy_url(text), found) else { return false };
+    // The matcher leaves out what it does not use, and both have to read the same host.
+    let host = found.uri().host().and_then(|host| Host::parse(host).ok());
+    let is_whole = url.path().len() <= 1 && url.query().is_none() && url.fragment().is_none();
+    // A password with this character would become a part of the host that messages show.
+    let is_split = found.uri().authority().is_some_and(|it| !it.as_str().contains('@'));
+    matches!(url.scheme(), "http" | "https")
+        && is_whole
+        && is_split
+        && has_valid_port(found.uri())
+        && host.map(|host| host.to_string()).as_deref() == url.host_str()
+}
+
+/// Parses the URL of a proxy of any kind, which may lack its scheme.
+pub(crate) fn proxy_url(text: &str) -> Option<Url> {
+    let url = match text.contains("://") {
+        true => Url::parse(text),
+        false => Url::parse(&format!("http://{text}")),
+    };
+    url.ok().filter(|url| url.port() != Some(0))
+}
+
+/// Returns whether the port of a URL is one, or missing. hyper reads any other text as a missing
+/// port.
+pub(crate) fn has_valid_port(url: &Uri) -> bool {
+    let Some(authority) = url.authority() else { return true };
+    let whole = authority.as_str().rsplit('@').next().unwrap_or_default();
+    match whole.strip_prefix(authority.host()).and_then(|rest| rest.strip_prefix(':')) {
+        Some(port) => {
+            let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+            is_number && port.parse::<u16>().is_ok_and(|port| port > 0)
+        }
+        None => true,
+    }
+}
+
+/// Returns whether an entry of [`ProxySettings::no_proxy`] excepts anything: a name, an address, a
+/// network, or `*`. The matcher takes any other text for a name that no host has.
+pub(crate) fn is_exception(entry: &str) -> bool {
+    let name = entry.strip_prefix('.').unwrap_or(entry);
+    let is_label = |label: &str| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        !label.is_empty() && label.bytes().all(is_plain)
+    };
+    entry == "*"
+        || entry.parse::<IpNet>().is_ok()
+        || entry.parse::<IpAddr>().is_ok()
+        || name.strip_suffix('.').unwrap_or(name).split('.').all(is_label)
 }
 
 impl fmt::Debug for Egress {
@@ -159,11 +208,56 @@ mod tests {
             https: Some(Secret::from(text)),
             ..ProxySettings::default()
         };
-        for wrong in ["socks5://proxy.test", "http://", "pro xy", "ftp://proxy.test"] {
+        for wrong in [
+            "socks5://proxy.test",
+            "http://",
+            "pro xy",
+            "http://pro xy:3128",
+            " http://proxy.test:3128",
+            "ftp://proxy.test",
+            "http://proxy.test:99999",
+            "proxy.test:99999",
+            "http://proxy.test:65536",
+            "http://proxy.test:0",
+            "http://proxy.test:00",
+            "http://proxy.test:",
+            "proxy.test:",
+            "http://proxy.test:port",
+            "http://proxy.test:+80",
+            "http://proxy.test:-1",
+            "http://proxy.test:31 28",
+            "http://weir:hunter2@proxy.test:99999",
+            "http://weir:hunter2@",
+            "http://weir@:3128",
+            "weir:hunter2@",
+            "http://:3128",
+            ":3128",
+            "http://::1:3128",
+            "::1",
+            "::1:3128",
+            "http://[::1:3128",
+            "http://[::1]3128",
+            "http://proxy.test:3128/proxy.pac",
+            "http://proxy.test:3128?x",
+            "http://proxy.test:3128/?x",
+            "http://proxy.test:3128/#x",
+            "http://a@b@proxy.test:3128",
+        ] {
             assert_eq!(Egress::through(https(wrong)).err().as_deref(), Some("https"), "{wrong}");
         }
-        for good in ["proxy.test:3128", "https://proxy.test", "http://weir:hunter2@[::1]:3128/"] {
-            assert!(Egress::through(https(good)).is_ok(), "{good}");
+        for (good, port) in [
+            ("proxy.test:3128", Some(3128)),
+            ("proxy.test", None),
+            ("https://proxy.test", None),
+            ("http://weir:hunter2@[::1]:3128/", Some(3128)),
+            ("weir:hunter2@proxy.test:3128", Some(3128)),
+            ("http://weir:%40%3a@proxy.test:65535", Some(65535)),
+            ("HTTP://Proxy.Test:1", Some(1)),
+            ("http://127.1:80", Some(80)),
+        ] {
+            let egress = Egress::through(https(good)).unwrap_or_else(|_| panic!("{good}"));
+            let proxy = egress.proxy(&Uri::from_static("https://mcp.test")).expect("a proxy");
+            assert_eq!(proxy.uri().port_u16(), port, "{good}");
         }
         let egress = through("http://weir:hunter2@proxy.test", "");
         let shown = format!("{egress:?}");
@@ -187,5 +281,54 @@ mod tests {
         assert_eq!(sent.as_deref(), Some("Basic d2VpcjpodW50ZXIy"));
         assert_eq!(prepare("https://mcp.test/mcp?x=1"), ("/mcp?x=1".to_owned(), None));
         assert_eq!(prepare("http://localhost/mcp?x=1"), ("/mcp?x=1".to_owned(), None));
+    }
+
+    #[test]
+    fn the_port_of_a_url_is_one_or_missing() {
+        for (url, is_valid) in [
+            ("https://a.test/x", true),
+            ("https://a.test:1/x", true),
+            ("https://[::1]:65535/x", true),
+            ("https://[::1]", true),
+            ("https://a.test:65536/x", false),
+            ("https://a.test:0", false),
+            ("https://a.test:/x", false),
+            ("https://[::1]:99999/x", false),
+            ("/x", true),
+        ] {
+            assert_eq!(has_valid_port(&Uri::from_static(url)), is_valid, "{url}");
+        }
+    }
+
+    #[test]
+    fn an_exception_is_a_name_an_address_a_network_or_a_star() {
+        for entry in ["*", "internal.test", ".svc", "a_b.test.", "10.0.0.0/8", "::1", "fd00::/8"] {
+            assert!(is_exception(entry), "{entry}");
+        }
+        for entry in [
+            "",
+            ".",
+            "*.internal.test",
+            "internal.*",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "internal.test:8080",
+            "[::1]",
+            "http://internal.test",
+            "a b",
+            "a,b",
+            "a..b",
+        ] {
+            assert!(!is_exception(entry), "{entry}");
+        }
+    }
+
+    #[test]
+    fn this_machine_is_reached_without_a_proxy_in_any_spelling() {
+        let egress = through("http://proxy.test:3128", "");
+        for url in ["http://127.1/", "http://2130706433/", "http://[::ffff:127.0.0.1]:1/"] {
+            assert!(egress.proxy(&Uri::from_static(url)).is_none(), "{url}");
+        }
+        assert!(egress.proxy(&Uri::from_static("http://localhost.test/")).is_some());
     }
 }

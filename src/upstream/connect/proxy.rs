@@ -1,41 +1,23 @@
 //! Connections through an HTTP proxy (RFC 9110, 9.3.6).
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Empty;
+use hyper::client::conn::http1;
 use hyper::header::{HOST, HeaderValue, PROXY_AUTHORIZATION};
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::client::proxy::matcher::Intercept;
 use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 
-use crate::allowed_addresses::AllowedAddresses;
+use crate::fairness::FairStream;
 use crate::upstream::connect::ByteStream;
-
-/// Checks that a proxy may be asked for this host: it looks the name up itself, in a network that
-/// Weir does not know.
-pub(super) fn check_host(host: &str, allowed: &AllowedAddresses) -> io::Result<()> {
-    match host.parse() {
-        Ok(address) if allowed.contain(address) => Ok(()),
-        Err(_) if is_public_name(host.trim_end_matches('.')) => Ok(()),
-        _ => {
-            let text = format!(
-                "{host} is not a public name; if it may be used, add its network to \
-                 sign_in.private_networks, or reach it without the proxy"
-            );
-            Err(io::Error::other(text))
-        }
-    }
-}
-
-/// Returns whether a name can be one of the public DNS (RFC 6761, 6.3: `localhost` and the names
-/// below it are this machine).
-fn is_public_name(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    name.contains('.') && !name.ends_with(".localhost") && name != "localhost.localdomain"
-}
 
 /// Asks the proxy at the other end of the stream for a connection to a server, and returns it.
 pub(super) async fn tunnel(
@@ -62,7 +44,10 @@ async fn open(
     proxy: &Intercept,
     server: &str,
 ) -> Result<Box<dyn ByteStream>, String> {
-    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    // hyper reads informational responses for as long as there are any.
+    let stream = FairStream::new(stream);
+    let read_bytes = stream.read_bytes();
+    let handshake = http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(|error| error.to_string())?;
     let mut request = Request::connect(Uri::try_from(server).map_err(|error| error.to_string())?)
         .body(Empty::<Bytes>::new())
@@ -83,29 +68,43 @@ async fn open(
         }
         hyper::upgrade::on(response).await.map_err(|error| error.to_string())
     };
-    // The connection ends when it is handed over.
-    let running = async {
-        let _ = connection.with_upgrades().await;
-        std::future::pending().await
-    };
+    let mut connection = pin!(connection.with_upgrades());
+    let mut is_running = true;
+    let flooding = poll_fn(|cx| {
+        // The connection ends when it is handed over.
+        is_running = is_running && connection.as_mut().poll(cx).is_pending();
+        match read_bytes.load(Ordering::Relaxed) > MAX_HEAD_BYTES {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    });
     let upgraded = tokio::select! {
         biased;
         opened = opening => opened?,
-        never = running => never,
+        () = flooding => {
+            return Err("it sends more than 64 KiB before the connection is open".into());
+        }
     };
-    match upgraded.downcast::<TokioIo<Box<dyn ByteStream>>>() {
-        Ok(parts) if parts.read_buf.is_empty() => Ok(parts.io.into_inner()),
+    match upgraded.downcast::<TokioIo<FairStream<Box<dyn ByteStream>>>>() {
+        Ok(parts) if parts.read_buf.is_empty() => Ok(parts.io.into_inner().into_inner()),
         Ok(_) | Err(_) => Err("it sends data before the server does".into()),
     }
 }
 
 /// Time limit of the proxy for connecting to the server.
 const TUNNEL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of bytes from the proxy until then.
+const MAX_HEAD_BYTES: u64 = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Context;
+
     use hyper_util::client::proxy::matcher::Matcher;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, duplex};
 
     use super::*;
 
@@ -158,7 +157,7 @@ mod tests {
             (&["HTTP/1.1 403 No\r\n\r\n"], "it refuses a connection to mcp.test:443: 403"),
             (&["HTTP/1.1 200 OK\r\n\r\nTLS"], "it sends data before the server does"),
             (&["nonsense\r\n\r\n"], "invalid HTTP version parsed"),
-            (&[&*long], "message head is too large"),
+            (&[&*long], "it sends more than 64 KiB before the connection is open"),
             (&[], "no response within 10 s"),
         ] {
             let (opened, _) = ask(replies).await;
@@ -168,21 +167,88 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_proxy_is_asked_for_public_addresses_and_whole_names_only() {
-        let allowed = AllowedAddresses::default();
-        for (host, is_allowed) in [
-            ("id.example.com", true),
-            ("1.1.1.1", true),
-            ("10.0.0.1", false),
-            ("169.254.169.254", false),
-            ("::1", false),
-            ("intranet", false),
-            ("intranet.", false),
-            ("a.LocalHost", false),
-            ("localhost.localdomain.", false),
-        ] {
-            assert_eq!(check_host(host, &allowed).is_ok(), is_allowed, "{host}");
+    /// Stream that always has more of this text to read, and counts what was read.
+    struct Endless {
+        text: &'static [u8],
+        at: usize,
+        read_bytes: Arc<AtomicUsize>,
+    }
+
+    impl AsyncRead for Endless {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            into: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            let before = into.filled().len();
+            while into.remaining() > 0 {
+                let rest = &self.text[self.at..];
+                let length = rest.len().min(into.remaining());
+                into.put_slice(&rest[..length]);
+                self.at = (self.at + length) % self.text.len();
+            }
+            self.read_bytes.fetch_add(into.filled().len() - before, Ordering::Relaxed);
+            Poll::Ready(Ok(()))
         }
+    }
+
+    impl AsyncWrite for Endless {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_proxy_that_sends_without_end_is_given_up_after_few_bytes() {
+        for text in [
+            "HTTP/1.1 103 Early Hints\r\n\r\n",
+            "HTTP/1.1 100 Continue\r\n\r\n",
+            "HTTP/1.1 102 Processing\r\nx: y\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nx: ",
+            "\r\n",
+            "x",
+        ] {
+            let read_bytes = Arc::<AtomicUsize>::default();
+            let stream = Endless { text: text.as_bytes(), at: 0, read_bytes: read_bytes.clone() };
+            let opened = tunnel(Box::new(stream), &proxy(), "mcp.test:443").await;
+            assert!(opened.is_err(), "{text}");
+            let read_bytes = read_bytes.load(Ordering::Relaxed);
+            assert!(read_bytes < 512 * 1024, "{text}: {read_bytes}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_proxy_that_drips_informational_responses_is_given_up_after_ten_seconds() {
+        let (ours, mut theirs) = duplex(64 * 1024);
+        let drip = async {
+            let mut ticks = tokio::time::interval(Duration::from_secs(1));
+            while theirs.write_all(b"HTTP/1.1 103 Early Hints\r\n\r\n").await.is_ok() {
+                ticks.tick().await;
+            }
+        };
+        let (begin, proxy) = (tokio::time::Instant::now(), proxy());
+        let (opened, ()) = tokio::join!(tunnel(Box::new(ours), &proxy, "mcp.test:443"), drip);
+        let error = opened.err().expect("no tunnel").to_string();
+        assert_eq!(error, "the proxy proxy.test:3128: no response within 10 s");
+        assert!(begin.elapsed() < Duration::from_secs(12));
+    }
+
+    #[tokio::test]
+    async fn a_few_informational_responses_do_not_prevent_a_tunnel() {
+        let hints = "HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n".repeat(100);
+        let (opened, _) = ask(&[&*hints, "HTTP/1.1 200 OK\r\n\r\n"]).await;
+        assert!(opened.is_ok());
     }
 }

@@ -25,7 +25,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::allowed_addresses::AllowedAddresses;
+use crate::allowed_addresses::{AllowedAddresses, NOT_PUBLIC_ADDRESS};
+use crate::upstream::connect::egress::has_valid_port;
 use crate::upstream::connect::{
     ByteStream, Child, ChildCommand, Connect, Deadline, Destination, ProcessHandle, proxy, tls,
 };
@@ -36,6 +37,9 @@ use crate::upstream::process::{self, spawner};
 
 /// Time limit of a DNS lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit of the lookup of a name that a proxy looks up as well. Where only the proxy can look
+/// names up, each connection takes so much longer.
+const PROXIED_LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// TCP keep-alive: time until the first probe, interval and number of probes. Less than a minute at
@@ -77,6 +81,9 @@ impl System {
 
     async fn open(&self, to: Destination<'_>) -> io::Result<Box<dyn ByteStream>> {
         let server = Address::of(to.url)?;
+        if let Some(allowed) = to.allowed {
+            allowed.check_host(server.host).map_err(|why| server.error(why))?;
+        }
         let stream = match to.egress.proxy(to.url) {
             Some(proxy) => self.open_through(&proxy, &server, to).await?,
             None => self.dial(&server, to.timeout, to.allowed).await?,
@@ -96,7 +103,9 @@ impl System {
         server: &Address<'_>,
         to: Destination<'_>,
     ) -> io::Result<Box<dyn ByteStream>> {
-        to.allowed.map_or(Ok(()), |allowed| proxy::check_host(server.host, allowed))?;
+        if let Some(allowed) = to.allowed {
+            self.check_addresses(server, allowed).await?;
+        }
         let with_proxy =
             |error: io::Error| io::Error::new(error.kind(), format!("the proxy {error}"));
         let address = Address::of(proxy.uri())?;
@@ -117,25 +126,44 @@ impl System {
         time: Duration,
         allowed: Option<&AllowedAddresses>,
     ) -> io::Result<Box<dyn ByteStream>> {
-        let with_address =
-            |error: io::Error| io::Error::new(error.kind(), format!("{server}: {error}"));
-        let found = self.look_up(server.host, server.port).await;
-        let mut addresses = found.map_err(with_address)?;
+        let found = self.look_up(server, LOOKUP_TIMEOUT).await;
+        let mut addresses = found.map_err(|error| server.wrap(&error))?;
         if let Some(allowed) = allowed {
             addresses.retain(|address| allowed.contain(address.ip()));
             if addresses.is_empty() {
-                let text = "the address is not public; if it may be used, add its network to \
-                            sign_in.private_networks";
-                return Err(with_address(io::Error::other(text)));
+                return Err(server.error(NOT_PUBLIC_ADDRESS));
             }
         }
-        Ok(Box::new(connect(addresses, time).await.map_err(with_address)?))
+        addresses.truncate(MAX_ADDRESSES);
+        Ok(Box::new(connect(addresses, time).await.map_err(|error| server.wrap(&error))?))
+    }
+
+    /// Checks the addresses of a server to which a proxy is to connect, as far as Weir can look
+    /// them up. The proxy looks the name up itself, in a network that Weir does not know.
+    async fn check_addresses(
+        &self,
+        server: &Address<'_>,
+        allowed: &AllowedAddresses,
+    ) -> io::Result<()> {
+        if allowed.any_name {
+            return Ok(());
+        }
+        match self.look_up(server, PROXIED_LOOKUP_TIMEOUT).await {
+            Ok(found) if !found.iter().all(|address| allowed.contain(address.ip())) => {
+                Err(server.error(NOT_PUBLIC_ADDRESS))
+            }
+            Ok(_) => Ok(()),
+            Err(error) => {
+                tracing::debug!(%error, "name of a server that only the proxy can look up");
+                Ok(())
+            }
+        }
     }
 
     /// Looks up the addresses of a name, for each connection anew: an earlier result may be
     /// outdated.
-    async fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        let found = timeout(LOOKUP_TIMEOUT, (self.resolver.0)(host.to_owned(), port)).await;
+    async fn look_up(&self, server: &Address<'_>, time: Duration) -> io::Result<Vec<SocketAddr>> {
+        let found = timeout(time, (self.resolver.0)(server.host.to_owned(), server.port)).await;
         let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "DNS lookup timed out");
         found.map_err(timed_out).flatten()
     }
@@ -149,9 +177,8 @@ type LookupFn =
 
 impl Default for Resolver {
     fn default() -> Self {
-        let system = async |host: String, port| {
-            Ok(tokio::net::lookup_host((host, port)).await?.take(MAX_ADDRESSES).collect())
-        };
+        let system =
+            async |host: String, port| Ok(tokio::net::lookup_host((host, port)).await?.collect());
         Self(Box::new(move |host, port| system(host, port).boxed()))
     }
 }
@@ -168,10 +195,23 @@ impl<'a> Address<'a> {
     fn of(url: &'a Uri) -> io::Result<Self> {
         let host = url.host().ok_or_else(|| io::Error::other("the URL names no host"))?;
         let is_tls = url.scheme_str() == Some("https");
+        if !has_valid_port(url) {
+            return Err(io::Error::other(format!("{host}: the port in the URL is none")));
+        }
         let port = url.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         // The brackets are part of the URL syntax only.
         let host = host.trim_start_matches('[').trim_end_matches(']');
         Ok(Self { host, port, is_tls })
+    }
+
+    /// Returns an error about the server.
+    fn error(&self, why: &str) -> io::Error {
+        io::Error::other(format!("{self}: {why}"))
+    }
+
+    /// Returns the error with the address of the server.
+    fn wrap(&self, error: &io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("{self}: {error}"))
     }
 }
 
@@ -463,6 +503,7 @@ mod tests {
 
     use crate::mcp::kind::Kind;
     use crate::upstream::connect::Egress;
+    use crate::upstream::connect::egress::ProxySettings;
     use crate::upstream::testing::{TestTransport, call, payload, settings};
     use crate::upstream::{ConnectionStatus, Upstream, UpstreamSource};
 
@@ -608,21 +649,170 @@ mod tests {
         let found = Arc::new(crate::sync::Mutex::new(vec![outside, server]));
         let resolved = Arc::clone(&found);
         let host = with_resolver(move || std::future::ready(Ok(resolved.lock().clone())));
-        let url = Uri::from_static("http://id.test/token");
-        let refused = "id.test:80: the address is not public; if it may be used, add its network \
-                       to sign_in.private_networks";
+        let url = Uri::from_static("http://id.weir.dev/token");
+        let refused = format!("id.weir.dev:80: {NOT_PUBLIC_ADDRESS}");
         let connect = async |allowed: &AllowedAddresses| {
             let opened = host.connect(Destination { allowed: Some(allowed), ..to(&url) }).await;
             opened.map(|_| ()).map_err(|error| error.to_string())
         };
         let public = AllowedAddresses::default();
-        assert_eq!(connect(&public).await, Err(refused.into()));
+        assert_eq!(connect(&public).await, Err(refused.clone()));
         // Of several addresses only the allowed ones are tried.
         let local = AllowedAddresses { loopback: true, ..AllowedAddresses::default() };
         assert_eq!(connect(&local).await, Ok(()));
         // Each connection looks the name up again, and checks what was found.
         found.lock().truncate(1);
-        assert_eq!(connect(&local).await, Err(refused.into()));
+        assert_eq!(connect(&local).await, Err(refused.clone()));
+    }
+
+    /// Name of a proxy that no resolver of a test knows.
+    const PROXY: &str = "proxy.weir.dev";
+
+    fn through_a_proxy(no_proxy: &str) -> Egress {
+        let proxy = Some(crate::secret::Secret::from(format!("http://{PROXY}:1")));
+        let settings =
+            ProxySettings { http: proxy.clone(), https: proxy, no_proxy: no_proxy.to_owned() };
+        Egress::through(settings).expect("a proxy")
+    }
+
+    /// Resolver of a test: the names that were looked up, and the addresses of each.
+    fn resolving(
+        addresses: &'static [&'static str],
+    ) -> (System, Arc<crate::sync::Mutex<Vec<String>>>) {
+        let names = Arc::<crate::sync::Mutex<Vec<String>>>::default();
+        let looked_up = Arc::clone(&names);
+        let resolver = move |host: String, port: u16| {
+            let addresses = if host == PROXY { &[][..] } else { addresses };
+            looked_up.lock().push(host);
+            let addresses = addresses.iter().map(|address| address.parse().expect("an address"));
+            let found: Vec<_> = addresses.map(|address| SocketAddr::new(address, port)).collect();
+            let no_name = io::Error::other("no such name");
+            let found = if found.is_empty() { Err(no_name) } else { Ok(found) };
+            std::future::ready(found).boxed()
+        };
+        (System { resolver: Resolver(Box::new(resolver)), ..System::new() }, names)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_that_is_not_of_the_public_dns_is_neither_looked_up_nor_requested() {
+        let proxy = through_a_proxy("");
+        for egress in [Egress::default(), proxy] {
+            for host in [
+                "metadata.google.internal",
+                "METADATA.google.Internal.",
+                "kubernetes.default.svc",
+                "kubernetes.default.svc.cluster.local",
+                "printer.local",
+                "nas.home.arpa",
+                "1.0.0.10.in-addr.arpa",
+                "a.localhost",
+                "intranet",
+                "a.onion",
+            ] {
+                let (system, names) = resolving(&["8.8.8.8"]);
+                let url: Uri = format!("https://{host}/token").parse().expect("a URL");
+                let allowed = AllowedAddresses::default();
+                let to = Destination { allowed: Some(&allowed), egress: &egress, ..to(&url) };
+                let error = system.connect(to).await.err().expect("refused").to_string();
+                assert!(error.contains("not one of the public DNS"), "{host}: {error}");
+                assert!(error.contains("auth.issuer"), "{host}: {error}");
+                assert!(names.lock().is_empty(), "{host}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_proxy_is_asked_for_no_name_with_an_address_that_is_not_allowed() {
+        let egress = through_a_proxy("");
+        let connect =
+            async |host: &str, found: &'static [&'static str], allowed: &AllowedAddresses| {
+                let (system, names) = resolving(found);
+                let url: Uri = format!("https://{host}/token").parse().expect("a URL");
+                let to = Destination { allowed: Some(allowed), egress: &egress, ..to(&url) };
+                let connecting = timeout(Duration::from_secs(60), system.connect(to)).await;
+                let error = connecting.expect("in time").err().expect("there is no proxy");
+                (error.to_string(), names.lock().clone())
+            };
+        let public = AllowedAddresses::default();
+        for found in [
+            &["10.0.0.1"][..],
+            &["169.254.169.254"],
+            &["127.0.0.1"],
+            &["::ffff:10.0.0.1"],
+            // One of many is enough.
+            &["8.8.8.8", "1.1.1.1", "9.9.9.9", "8.8.4.4", "1.0.0.1", "fd00::1"],
+        ] {
+            let (error, names) = connect("id.weir.dev", found, &public).await;
+            assert!(error.starts_with("id.weir.dev:443: the address is not public"), "{error}");
+            assert_eq!(names, ["id.weir.dev"], "not even the proxy is looked up");
+        }
+        // Addresses in any spelling, without a look-up.
+        for host in ["10.0.0.1", "0x7f.1", "2130706433", "127.1", "[::ffff:a00:1]", "[fd00::1]"] {
+            let (error, names) = connect(host, &["8.8.8.8"], &public).await;
+            assert!(error.contains("the address is not public"), "{host}: {error}");
+            assert_eq!(names, [""; 0], "{host}");
+        }
+        let is_of_proxy = |error: &str| error.starts_with("the proxy proxy.weir.dev:1: ");
+        for (found, allowed) in [
+            (&["8.8.8.8"][..], public.clone()),
+            // Only the proxy knows the name.
+            (&[], public.clone()),
+            (
+                &["10.0.0.1"],
+                AllowedAddresses {
+                    private_networks: vec!["10.0.0.0/8".parse().expect("a network")],
+                    ..public.clone()
+                },
+            ),
+            // The operator has written the name.
+            (&["10.0.0.1"], AllowedAddresses { any_name: true, ..public.clone() }),
+        ] {
+            let (error, names) = connect("id.weir.dev", found, &allowed).await;
+            assert!(is_of_proxy(&error), "{found:?}: {error}");
+            let own = names.iter().filter(|name| *name == "id.weir.dev").count();
+            assert_eq!(own, usize::from(!allowed.any_name), "{names:?}");
+        }
+        let written = AllowedAddresses { any_name: true, ..public };
+        let (error, _) = connect("id.auth.svc", &[], &written).await;
+        assert!(is_of_proxy(&error), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_is_reached_without_the_proxy_is_checked_all_the_same() {
+        let egress = through_a_proxy("weir.dev");
+        let (system, names) = resolving(&["10.0.0.1"]);
+        let url = Uri::from_static("https://id.weir.dev/token");
+        let allowed = AllowedAddresses::default();
+        let to = Destination { allowed: Some(&allowed), egress: &egress, ..to(&url) };
+        let error = system.connect(to).await.err().expect("refused").to_string();
+        assert!(error.starts_with("id.weir.dev:443: the address is not public"), "{error}");
+        assert_eq!(*names.lock(), ["id.weir.dev"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lookup_beside_that_of_a_proxy_ends_after_two_seconds() {
+        let resolver = |host: String, _| match host.as_str() {
+            PROXY => std::future::ready(Err(io::Error::other("no such name"))).boxed(),
+            _ => std::future::pending().boxed(),
+        };
+        let system = System { resolver: Resolver(Box::new(resolver)), ..System::new() };
+        let egress = through_a_proxy("");
+        let url = Uri::from_static("https://id.weir.dev/token");
+        let allowed = AllowedAddresses::default();
+        let to = Destination { allowed: Some(&allowed), egress: &egress, ..to(&url) };
+        let begin = tokio::time::Instant::now();
+        let error = system.connect(to).await.err().expect("there is no proxy").to_string();
+        assert_eq!(error, "the proxy proxy.weir.dev:1: no such name");
+        assert_eq!(begin.elapsed(), Duration::from_secs(2));
+    }
+
+    #[tokio::test]
+    async fn a_url_with_a_port_that_is_none_is_refused() {
+        for url in ["http://a.test:99999/", "http://a.test:0/", "http://[::1]:99999/"] {
+            let error = System::new().connect(to(&Uri::from_static(url))).await.err();
+            let error = error.expect("refused").to_string();
+            assert!(error.ends_with("the port in the URL is none"), "{url}: {error}");
+        }
     }
 
     #[tokio::test]

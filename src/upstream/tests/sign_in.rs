@@ -24,6 +24,7 @@ const TOKEN_PATH: &str = "/token";
 pub(super) fn with_account(token_path: Option<&str>) -> Settings {
     let mut settings = settings(TestTransport::Http);
     if let UpstreamSource::Http { url, account, .. } = &mut settings.source {
+        *url = Uri::from_static("https://upstream.test/mcp?x=1");
         let upstream = Url::parse(&url.to_string()).expect("a URL");
         let at_upstream = |path: &str| {
             upstream.join(path).expect("a path").as_str().parse::<Uri>().expect("a URL")
@@ -265,17 +266,17 @@ async fn the_first_refusal_leads_to_the_authorization_server() {
     let mut world = World::start(with_account(None));
     let discover = world.post().await;
     assert_eq!(authorization(&discover), None);
-    let challenge = "Bearer resource_metadata=\"http://upstream.test/meta\", scope=\"a b\"";
+    let challenge = "Bearer resource_metadata=\"https://upstream.test/meta\", scope=\"a b\"";
     discover.reply(Response::builder().status(401).header(WWW_AUTHENTICATE, challenge), "");
     let metadata = world.request().await;
     assert_eq!((metadata.uri.path(), authorization(&metadata)), ("/meta", None));
     metadata.json(
         200,
-        json!({ "resource": "http://upstream.test/", "authorization_servers": ["http://upstream.test/as"] }),
+        json!({ "resource": "https://upstream.test/", "authorization_servers": ["https://upstream.test/as"] }),
     );
     let metadata = world.request().await;
     assert_eq!(metadata.uri, "/.well-known/oauth-authorization-server/as");
-    let (issuer, token_endpoint) = ("http://upstream.test/as", "http://upstream.test/token");
+    let (issuer, token_endpoint) = ("https://upstream.test/as", "https://upstream.test/token");
     metadata.json(200, json!({ "issuer": issuer, "token_endpoint": token_endpoint }));
     world.issue("first", 1_000).await;
     world.post_with("first").await.answer(discovered());
@@ -291,7 +292,7 @@ async fn an_upstream_without_a_token_is_down_for_a_reason_that_names_no_secret()
     request.json(401, refusal);
     assert_eq!(
         world.down().await,
-        "no access token: http://upstream.test/token refuses the request: invalid_client: *** is \
+        "no access token: https://upstream.test/token refuses the request: invalid_client: *** is \
          wrong"
     );
     // The authorization server is not asked again with each attempt to connect.
