@@ -24,7 +24,7 @@ use hyper::HeaderMap;
 
 use crate::mcp::call::ResponseOutcome;
 use crate::upstream::message::request_headers::RequestHeaders;
-use crate::upstream::message::{OutboundRequest, TransportError};
+use crate::upstream::message::{OutboundRequest, SIGN_IN_REPLACED, TransportError};
 use crate::upstream::transport::dispatcher::Dispatcher;
 use crate::upstream::transport::http_client::HttpClient;
 use crate::upstream::transport::http_sse::HttpSseTransport;
@@ -144,12 +144,14 @@ impl Transport {
         }
     }
 
-    /// Waits until another sign-in is used than the one with which the session was opened.
-    pub(crate) async fn sign_in_replaced(&self) {
+    /// Waits until another sign-in is used than the one with which the session was opened, and
+    /// returns that as the reason for its end.
+    pub(crate) async fn sign_in_replaced(&self) -> String {
         match self.http_client() {
             Some(http_client) => http_client.sign_in_replaced().await,
             None => std::future::pending().await,
         }
+        SIGN_IN_REPLACED.into()
     }
 
     /// Client that carries each message in an HTTP request of its own; `None` over stdio.

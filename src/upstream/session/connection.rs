@@ -22,9 +22,7 @@ use crate::oauth::SignInNumber;
 use crate::sealing::Instance;
 use crate::upstream::input_requests::InputRequests;
 use crate::upstream::message::request_headers::RequestHeaders;
-use crate::upstream::message::{
-    OutboundRequest, SIGN_IN_REPLACED, SentCount, TransportError, error_code,
-};
+use crate::upstream::message::{OutboundRequest, SentCount, TransportError, error_code};
 use crate::upstream::session::library::LibraryConnection;
 use crate::upstream::session::negotiation::Negotiated;
 use crate::upstream::session::pagination::ListPager;
@@ -142,10 +140,7 @@ impl McpSession {
                 correlates_messages,
             )),
         };
-        let has_session = match &dialect {
-            Dialect::Legacy(dialect) => dialect.has_session(),
-            Dialect::Modern(_) => false,
-        };
+        let has_session = matches!(&dialect, Dialect::Legacy(dialect) if dialect.has_session());
         let is_on_one_replica = matches!(settings.source, UpstreamSource::OnOneReplica { .. });
         let sign_in = transport.http_client().and_then(|http_client| http_client.sign_in());
         // An HTTP server without sessions keeps its tasks across connections; that it was restarted
@@ -154,8 +149,7 @@ impl McpSession {
             // The replica that runs the server has sealed the ids of its tasks with their scope.
             _ if is_on_one_replica => TaskScope::of_server(settings.name.as_str()),
             Transport::Http(_) if !has_session => {
-                let number = sign_in.and_then(SignInNumber::text).unwrap_or_default();
-                TaskScope::of_server(&(shared_fingerprint(settings) + &number))
+                TaskScope::of_server(&shared_fingerprint(settings, sign_in))
             }
             Transport::Http(_) | Transport::Stdio(_) | Transport::Sse(_) => {
                 TaskScope::unique(settings.instance.unwrap_or_else(Instance::random))
@@ -264,10 +258,10 @@ impl McpSession {
     ) -> Result<Option<ResponseOutcome>, TransportError> {
         self.list(Kind::Tool, settings).await?;
         let request = self.build_request(call, input_requests, sent);
-        match request.headers == *headers {
-            true => Ok(None),
-            false => self.send_with_log_level(call, request).await.map(Some),
+        if request.headers == *headers {
+            return Ok(None);
         }
+        self.send_with_log_level(call, request).await.map(Some)
     }
 
     async fn list(&self, kind: Kind, settings: &Settings) -> Result<Listing, TransportError> {
@@ -445,7 +439,7 @@ impl McpSession {
                 Some(reason) = listen => reason,
                 reason = sync_subscriptions, if capabilities.subscribe => reason,
                 reason = sync_task_subscriptions, if capabilities.has_tasks() => reason,
-                () = self.transport.sign_in_replaced() => SIGN_IN_REPLACED.to_owned(),
+                reason = self.transport.sign_in_replaced() => reason,
                 else => std::future::pending().await,
             }
         };
@@ -493,12 +487,12 @@ impl Drop for RejectOnDrop<'_> {
     }
 }
 
-/// Returns a fingerprint of the server that is the same on all replicas with this configuration:
-/// without the folder of the account's sign-in.
-fn shared_fingerprint(settings: &Settings) -> String {
+/// Returns a fingerprint of the server and the sign-in that is the same on all replicas with this
+/// configuration: without the folder of the sign-in.
+fn shared_fingerprint(settings: &Settings, sign_in: Option<SignInNumber>) -> String {
     let mut shared = settings.clone();
     if let UpstreamSource::Http { account: Some(account), .. } = &mut shared.source {
         account.state = None;
     }
-    shared.fingerprint()
+    shared.fingerprint() + &sign_in.and_then(SignInNumber::text).unwrap_or_default()
 }
