@@ -123,17 +123,19 @@ async fn resource_metadata(
     challenge: &BearerChallenge,
 ) -> Result<Option<ResourceMetadata>, OAuthError> {
     let upstream = &client.settings.upstream;
-    // Servers behind a TLS proxy name URLs that are wrong, such as http:// ones. An upstream
-    // without TLS has no metadata that could be trusted, and its `issuer` is configured.
-    let usual = resource_metadata_urls(upstream);
-    let urls = challenge.resource_metadata.iter().chain(&usual);
-    for url in urls.filter(|url| match client.check(url) {
+    // What it says without TLS could be changed on the way. Its issuer is configured.
+    if !client.settings.protects(upstream) {
+        return Ok(None);
+    }
+    // Servers behind a TLS proxy name URLs that are wrong, such as http:// ones.
+    let named = challenge.resource_metadata.iter().filter(|url| match client.check(url) {
         Ok(_) => true,
         Err(why) => {
-            tracing::debug!(why, "metadata of the upstream cannot be used");
+            tracing::debug!(why, "resource_metadata of the challenge cannot be used");
             false
         }
-    }) {
+    });
+    for url in named.chain(&resource_metadata_urls(upstream)) {
         let Some(metadata) = fetch::<ResourceMetadata>(client, url).await? else { continue };
         if !metadata.describes(upstream) {
             let named = quote(&metadata.resource, MAX_SHOWN_CHARS);
@@ -398,7 +400,8 @@ mod tests {
             .document(own, r#"{"issuer":"http://mcp.test","token_endpoint":"http://mcp.test/t"}"#);
         let upstream = Url::parse("http://mcp.test/mcp").expect("a URL");
         let pinned = Settings { issuer: Some("https://id.test".into()), upstream, ..settings() };
-        let resource_metadata = Some("http://mcp.test/meta".to_owned());
+        script.document("https://evil.test/meta", &resource("https://evil.test"));
+        let resource_metadata = Some("https://evil.test/meta".to_owned());
         let challenge = BearerChallenge { resource_metadata, ..BearerChallenge::default() };
         let found = discover(&OAuthClient::new(&script, &pinned), &challenge).await;
         let found = found.expect("a server");

@@ -79,7 +79,7 @@ pub(in crate::config) fn read_egress(
         // The first of these variables that is not empty, with its name.
         let variable = |names: &[&'static str]| {
             let value = |name: &'static str| environment.get(name).ok().flatten();
-            let found = names.iter().filter_map(|name| Some((*name, value(*name)?)));
+            let found = names.iter().filter_map(|name| Some((*name, value(name)?)));
             found.map(|(name, value)| (name, value.to_owned())).find(|(_, it)| !it.is_empty())
         };
         let exceptions = || match t.has("no_proxy") {
