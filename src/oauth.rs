@@ -19,6 +19,7 @@ mod registration;
 mod revocation;
 mod sign_in;
 mod signing_key;
+mod state_folder;
 mod step_up;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -43,6 +44,7 @@ pub use account::{Account, TokenOutcome};
 pub use challenge::BearerChallenge;
 pub use sign_in::SignIn;
 pub use signing_key::SigningKey;
+pub use state_folder::StateFolderProblem;
 pub use vault::{SignInRecord, Vault};
 
 /// Settings of the account at one upstream. `Debug` tells two accounts apart, without secrets.

@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep};
 use zeroize::Zeroizing;
 
 use super::metadata::{ServerMetadata, names};
+use super::state_folder::{self, StateFolderProblem};
 use super::step_up::StepUp;
 use super::token_request::IssuedToken;
 use super::{ClientCredential, Grant, OAuthError, RegisteredClient, ResourceIndicator, Settings};
@@ -163,7 +164,8 @@ impl Vault {
     ///
     /// # Errors
     ///
-    /// The folder belongs to another user or cannot be written, or its keys cannot be read.
+    /// The folder belongs to another user, can be changed by others or cannot be written, or its
+    /// keys cannot be read.
     pub fn open(state: &Path) -> io::Result<Self> {
         let (folder, user) = (Self::folder(state), geteuid().as_raw());
         let foreign = || {
@@ -175,6 +177,10 @@ impl Vault {
         let existing = state.ancestors().find_map(|folder| fs::metadata(folder).ok());
         if existing.is_some_and(|folder| is_of_another(folder.uid(), user)) {
             return Err(foreign());
+        }
+        let refused = Self::folder_problems(state).into_iter().find(|problem| problem.is_refused);
+        if let Some(StateFolderProblem { what, remedy, .. }) = refused {
+            return Err(io::Error::other(format!("{what}; {remedy}")));
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         let about = fs::symlink_metadata(&folder)?;
@@ -255,8 +261,13 @@ impl Vault {
         }
     }
 
+    /// Returns what is wrong with the state folder and the folder of the vault in it.
+    pub fn folder_problems(state: &Path) -> Vec<StateFolderProblem> {
+        state_folder::problems(state, &Self::folder(state))
+    }
+
     /// Returns the folder of the vault in the state folder.
-    fn folder(state: &Path) -> PathBuf {
+    pub fn folder(state: &Path) -> PathBuf {
         state.join("sign-in")
     }
 
