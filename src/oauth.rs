@@ -153,7 +153,8 @@ pub enum OAuthError {
 /// Access to the network for OAuth.
 pub trait OAuthHttp: Send + Sync + 'static {
     /// Sends a request to its URL over a new connection, and returns the response with a body of
-    /// at most `limit` bytes. Follows no redirect. Connects to the addresses in `allowed` only, or
+    /// at most `limit` bytes. With a limit of 0, and for a status whose body no caller needs, the
+    /// body is not read. Follows no redirect. Connects to the addresses in `allowed` only, or
     /// to any if it is `None`. Dropping the future cancels the request.
     fn send<'a>(
         &'a self,
