@@ -14,6 +14,7 @@ mod access_token;
 mod account;
 mod challenge;
 mod discovery;
+mod exchange;
 mod metadata;
 mod registration;
 mod revocation;
@@ -42,6 +43,7 @@ pub(crate) use access_token::TokenFinders;
 pub(crate) use access_token::token_finders;
 pub use account::{Account, TokenOutcome};
 pub use challenge::BearerChallenge;
+pub use exchange::{ANSWER_TIMEOUT, Exchange, ExchangeHttp, finish_exchanges};
 pub use sign_in::SignIn;
 pub use signing_key::SigningKey;
 pub use state_folder::StateFolderProblem;
@@ -151,7 +153,7 @@ pub enum OAuthError {
 }
 
 /// Access to the network for OAuth.
-pub trait OAuthHttp: Send + Sync + 'static {
+pub trait OAuthHttp: Send + Sync {
     /// Sends a request to its URL over a new connection, and returns the response with a body of
     /// at most `limit` bytes. With a limit of 0, and for a status whose body no caller needs, the
     /// body is not read. Follows no redirect. Connects to the addresses in `allowed` only, or

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::allowed_addresses::AllowedAddresses;
 use crate::http_connection::HttpConnection;
-use crate::oauth::OAuthHttp;
+use crate::oauth::{Exchange, OAuthHttp};
 use crate::upstream::connect::{Connect, Destination, Egress};
 
 /// HTTP client for a few requests to many servers, such as those for metadata, keys and tokens.
@@ -60,6 +60,7 @@ async fn send(
     let stream = http.connect.connect(to).await.map_err(|error| error.to_string())?;
     let connection = HttpConnection::open(stream, CancellationToken::new()).await;
     let mut connection = connection.map_err(|error| error.to_string())?;
+    Exchange::begin(&mut request)?;
     let response = connection.send(request.map(Full::new)).await;
     let response = response.map_err(|error| connection.describe(&error.into_error()))?;
     let (head, mut incoming) = response.into_parts();
