@@ -24,6 +24,7 @@ mod server;
 mod tests;
 
 use std::ffi::OsString;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -32,6 +33,7 @@ use clap::{Parser, Subcommand};
 
 use crate::cli::server::signals::Signals;
 use crate::downstream::http::LAST_TASKS;
+use crate::oauth::finish_exchanges;
 use crate::timestamp;
 use exit::Failure;
 use output::Color;
@@ -128,11 +130,13 @@ enum Command {
 
 /// Runs the command that the arguments name.
 pub fn run() -> ExitCode {
+    // Any command may have keys or tokens in its memory, and in its arguments.
+    server::hardening::protect_memory();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     Color::from_arguments(&arguments).apply();
     let json = wants_json(&arguments);
     let ended = match Cli::try_parse_from(arguments) {
-        Ok(cli) => run_command(cli.command),
+        Ok(cli) => run_command(cli.command, json),
         Err(message) => handle_parse_error(&message, json),
     };
     match ended {
@@ -171,12 +175,13 @@ fn handle_parse_error(message: &clap::Error, json: bool) -> Result<(), Failure> 
     }
 }
 
-fn run_command(command: Command) -> Result<(), Failure> {
+fn run_command(command: Command, json: bool) -> Result<(), Failure> {
+    let is_service = matches!(command, Command::Serve(_) | Command::Stdio(_));
     server::thread_check::check_available()?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.enable_all().thread_keep_alive(IDLE_THREAD).build();
     let runtime = runtime.map_err(server::thread_check::start_failure)?;
-    let ended = runtime.block_on(async {
+    let command = async {
         match command {
             Command::Serve(args) => server::serve::run(args).await,
             Command::Stdio(args) => server::stdio::run(args).await,
@@ -194,7 +199,7 @@ fn run_command(command: Command) -> Result<(), Failure> {
             Command::Top(args) => instance::top::run(args).await,
             Command::Fleet(args) => run_until_signal(instance::fleet::run(args)).await,
             Command::Login(args) => login::login(args).await,
-            Command::Logout(args) => run_until_signal(login::logout(args)).await,
+            Command::Logout(args) => login::logout(args).await,
             Command::Init(args) => clients::init::run(&args),
             Command::Connect(args) => clients::connect::run(&args),
             Command::Keys(command) => keys::run(&command),
@@ -203,11 +208,17 @@ fn run_command(command: Command) -> Result<(), Failure> {
             Command::Version(args) => reference::version::run(args).await,
             Command::Schema(args) => reference::schema::run(args).await,
         }
-    });
+    };
+    let ended = catch_unwind(AssertUnwindSafe(|| runtime.block_on(command)));
+    // Whatever has ended the command, a sign-in that is being renewed must not be lost.
+    runtime.block_on(finish_exchanges(|upstreams| match is_service {
+        true => tracing::warn!("{}", output::waiting_for_answer(upstreams)),
+        false => output::print_waiting_for_answer(upstreams, json),
+    }));
     // This drops the remaining tasks and with them their child processes. A blocking read of
     // standard input cannot be cancelled, therefore the wait is bounded.
     runtime.shutdown_timeout(LAST_TASKS);
-    ended
+    ended.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Time after which an idle thread for blocking work ends: each keeps memory of the allocator.
@@ -219,5 +230,5 @@ const IDLE_THREAD: Duration = Duration::from_secs(1);
 async fn run_until_signal(
     command: impl Future<Output = Result<(), Failure>>,
 ) -> Result<(), Failure> {
-    Signals::new()?.run_until_signal(command).await
+    Signals::of_command()?.run_until_signal(command).await
 }

@@ -256,7 +256,13 @@ impl Config {
         let limits = limits::read_limits(root, &upstreams.names);
         let log = root.table("log", LogConfig::read);
         let admin = root.table("admin", |t| admin::read_admin(t, context));
-        let state = root.table("state", |t| audit::read_state(t, &options.environment));
+        let state = root.table("state", |t| {
+            let state = audit::read_state(t, &options.environment);
+            if context.on_disk && upstreams.used.iter().any(UpstreamConfig::is_signed_in_to) {
+                audit::warn_of_folder(t, &state);
+            }
+            state
+        });
         let audit = root.table("audit", |t| audit::read_audit(t, &state));
         Self {
             server,

@@ -16,11 +16,13 @@ mod account;
 mod binding;
 mod challenge;
 mod discovery;
+mod exchange;
 mod metadata;
 mod registration;
 mod revocation;
 mod sign_in;
 mod signing_key;
+mod state_folder;
 mod step_up;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -43,8 +45,10 @@ pub(crate) use access_token::TokenFinders;
 pub(crate) use access_token::token_finders;
 pub use account::{Account, TokenOutcome};
 pub use challenge::BearerChallenge;
+pub use exchange::{ANSWER_TIMEOUT, Exchange, ExchangeHttp, finish_exchanges};
 pub use sign_in::SignIn;
 pub use signing_key::SigningKey;
+pub use state_folder::StateFolderProblem;
 pub use vault::{SignInNumber, SignInRecord, Vault};
 
 /// Settings of the account at one upstream. `Debug` tells two accounts apart, without secrets.
@@ -153,9 +157,10 @@ pub enum OAuthError {
 }
 
 /// Access to the network for OAuth.
-pub trait OAuthHttp: Send + Sync + 'static {
+pub trait OAuthHttp: Send + Sync {
     /// Sends a request to its URL over a new connection, and returns the response with a body of
-    /// at most `limit` bytes. Follows no redirect. Connects to the servers in `allowed` only, or
+    /// at most `limit` bytes. With a limit of 0, and for a status whose body no caller needs, the
+    /// body is not read. Follows no redirect. Connects to the servers in `allowed` only, or
     /// to any if it is `None`. Dropping the future cancels the request.
     fn send<'a>(
         &'a self,

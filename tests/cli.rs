@@ -30,6 +30,8 @@ mod probing;
 mod reading;
 #[path = "cli/reloading.rs"]
 mod reloading;
+#[path = "cli/renewing.rs"]
+mod renewing;
 #[path = "cli/secrets.rs"]
 mod secrets;
 #[path = "cli/securing.rs"]

@@ -83,6 +83,10 @@ mod tests {
                 "HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n{}",
                 Err("the response status is 404 Not Found"),
             ),
+            (
+                "HTTP/1.1 404 Not Found\r\ncontent-length: 11\r\n\r\n<html>",
+                Err("the response status is 404 Not Found"),
+            ),
             (redirect, Err("the response status is 302 Found")),
         ] {
             let fetched = client(said).fetch(&url, 10).await;

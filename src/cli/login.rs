@@ -1,10 +1,11 @@
 //! `weir login` and `weir logout`: sign-ins of a user at the authorization servers of upstreams.
 
+mod browser;
 mod redirect;
 
 use std::io::Write;
 use std::path::Path;
-use std::process::Stdio;
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -22,11 +23,12 @@ use crate::cli::exit::Failure;
 use crate::cli::loading::{ReportArgs, options, print_warnings};
 use crate::cli::output;
 use crate::cli::output::render::sanitize_line;
-use crate::cli::server::hardening::protect_memory;
 use crate::cli::server::log;
 use crate::cli::server::signals::Signals;
 use crate::config::{Config, Options, Warning};
-use crate::oauth::{BearerChallenge, OAuthError, OAuthHttp, Settings, SignIn, SignInRecord, Vault};
+use crate::oauth::{
+    BearerChallenge, Exchange, OAuthError, OAuthHttp, Settings, SignIn, SignInRecord, Vault,
+};
 use crate::timestamp::format_rfc3339;
 use crate::upstream::UpstreamSource;
 use crate::upstream::connect::HttpRequests;
@@ -77,7 +79,7 @@ struct SignInRow<'a> {
     expires: Option<String>,
     /// Whether Weir renews the access token.
     renewable: bool,
-    /// Why the sign-in cannot be used.
+    /// Why the sign-in cannot be used, or was not revoked.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
@@ -118,9 +120,7 @@ struct Rekeyed {
 /// Signs in, or lists the sign-ins. A signal ends it, and is recorded as the end of a sign-in.
 pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
     log::start_errors_only();
-    // Tokens pass through this process.
-    protect_memory();
-    let mut signals = Signals::new()?;
+    let mut signals = Signals::of_command()?;
     let config = signals.run_until_signal(load(&args.report, args.upstream.clone())).await?;
     let state = state(&config)?;
     if args.rekey {
@@ -139,12 +139,18 @@ pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
     // The user signs in only if the result can be kept and recorded.
     Vault::open(state).map_err(|error| vault_failure(state, &error))?;
     let log = audit::open_for_command(&config)?;
+    if !args.report.json {
+        let of_folder = config.warnings.iter().filter(|warning| warning.key == "state.dir");
+        of_folder.for_each(|warning| output::print_stderr(&warning.render(true)));
+    }
+    let exchange = Exchange::new(name);
     let kept = async {
-        let record = sign_in(name, &target, state, &args).await?;
+        let record = sign_in(name, &target, state, &args, &exchange).await?;
         keep(name, &target, state, record).await
     };
-    // A sign-in that a signal ends is recorded, too.
-    let kept = signals.run_until_signal(kept).await;
+    let announce = || output::print_waiting_for_answer(slice::from_ref(name), args.report.json);
+    // A sign-in that a signal ends is recorded, too. A code that was sent is redeemed.
+    let kept = signals.run_until_signal_or_answer(&exchange, announce, kept).await;
     write_audit(log, SignInEvent::Login, name, kept.as_ref().err()).await;
     print(&args.report, &SignInRow::new(name, Some(&kept?)))
 }
@@ -155,6 +161,7 @@ async fn sign_in(
     target: &SignInTarget<'_>,
     state: &Path,
     args: &LoginArgs,
+    exchange: &Exchange,
 ) -> Result<SignInRecord, Failure> {
     let SignInTarget { url, headers, account, http } = target;
     let challenge = challenge(http, url, headers).await?;
@@ -169,14 +176,16 @@ async fn sign_in(
     let sign_in = sign_in.await.map_err(failure)?;
     let issuer = sanitize_line(sign_in.issuer());
     output::print_stderr(&format!("Sign in at {issuer}:\n\n{}\n", sign_in.url()));
-    if !args.no_browser {
-        open_browser(sign_in.url());
-    }
+    // The page is there until the user has signed in.
+    let _page = match args.no_browser {
+        true => None,
+        false => browser::open(sign_in.url(), &Vault::folder(state)),
+    };
     let response = timeout(PATIENCE, listener.response(&sign_in, args.no_browser)).await;
     let response = response.map_err(|_| {
         Failure::Unauthenticated("no user has signed in within 10 min: start again".into())
     })?;
-    let signed_in = sign_in.finish(http, &response).await;
+    let signed_in = sign_in.finish(&exchange.over(http), &response).await;
     if let (Err(OAuthError::Refused(_)), Some(_)) = (&signed_in, earlier) {
         // What the upstream demands beyond may be the reason: the next sign-in goes without it.
         Vault::forget_demands(state, name).await.map_err(failure)?;
@@ -229,12 +238,12 @@ async fn write_audit(
     writer.run(stop).await;
 }
 
-/// Removes a sign-in.
+/// Removes a sign-in. A signal ends it, but once the sign-in is removed here, that is recorded.
 pub(super) async fn logout(args: LogoutArgs) -> Result<(), Failure> {
     log::start_errors_only();
-    protect_memory();
-    let name = &args.upstream;
-    let config = load(&args.report, Some(name.clone())).await?;
+    let LogoutArgs { upstream: name, report } = &args;
+    let mut signals = Signals::of_command()?;
+    let config = signals.run_until_signal(load(report, Some(name.clone()))).await?;
     let state = state(&config)?;
     let target = find(&config, name, state);
     let log = audit::open_for_command(&config)?;
@@ -245,16 +254,30 @@ pub(super) async fn logout(args: LogoutArgs) -> Result<(), Failure> {
         target?;
         return Err(Failure::Usage(format!("no user is signed in to `{name}`")));
     }
-    let problem = match (&record, target) {
-        (Some(record), Ok(target)) => target.revoke(record).await,
-        (None, _) => Some("they cannot be read".to_owned()),
-        (_, Err(failure)) => Some(sanitize_line(&failure.to_string())),
+    let exchange = Exchange::new(name);
+    let revoked = async {
+        let SignInTarget { account, http, .. } = target?;
+        let record = record.ok_or_else(|| Failure::Usage("they cannot be read".into()))?;
+        record.revoke(&exchange.over(&http), &account).await.map_err(failure)
     };
-    if let Some(problem) = problem {
-        output::print_stderr(&format!("the tokens were removed here, and not revoked: {problem}"));
+    let announce = || output::print_waiting_for_answer(slice::from_ref(name), report.json);
+    let revoked = signals.run_until_signal_or_answer(&exchange, announce, revoked).await;
+    let problem = match &revoked {
+        Ok(true) => None,
+        Ok(false) => Some("the authorization server does not support that".to_owned()),
+        Err(failure) => Some(sanitize_line(&failure.to_string())),
+    };
+    let problem =
+        problem.map(|why| format!("the tokens were removed here, and not revoked: {why}"));
+    if let Some(problem) = problem.as_ref().filter(|_| !report.json) {
+        output::print_stderr(problem);
     }
     write_audit(log, SignInEvent::Logout, name, None).await;
-    print(&args.report, &SignInRow::new(name, None))
+    if let Err(stopped @ Failure::Stopped(_)) = revoked {
+        return Err(stopped);
+    }
+    let problem = problem.filter(|_| report.json);
+    print(report, &SignInRow { problem, ..SignInRow::new(name, None) })
 }
 
 fn list(config: &Config, state: &Path, json: bool) -> Result<(), Failure> {
@@ -352,7 +375,8 @@ async fn challenge(
     let own = request.headers_mut();
     own.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     own.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-    let response = http.send(request, MAX_RESPONSE_BYTES, None);
+    // The head says it: some servers send a body without end.
+    let response = http.send(request, 0, None);
     match timeout(CHALLENGE_TIMEOUT, response).await {
         Ok(Ok(response)) if response.status() == StatusCode::UNAUTHORIZED => {
             Ok(BearerChallenge::find(response.headers()).unwrap_or_default())
@@ -361,15 +385,6 @@ async fn challenge(
         Ok(_) => Ok(BearerChallenge::default()),
         Err(_) => Err(Failure::Unreachable("the upstream does not respond".into())),
     }
-}
-
-/// Opens the URL in a browser, if there is one. No shell reads it.
-fn open_browser(url: &str) {
-    let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
-    let mut browser = std::process::Command::new(program);
-    browser.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // The URL is on the screen.
-    let _ = browser.spawn();
 }
 
 fn failure(error: OAuthError) -> Failure {
@@ -387,7 +402,6 @@ fn vault_failure(state: &Path, error: &std::io::Error) -> Failure {
 
 /// Request that a server refuses without a token.
 const PING: &[u8] = br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
-const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 const CHALLENGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the user to sign in.
 const PATIENCE: Duration = Duration::from_mins(10);

@@ -6,6 +6,7 @@
 pub(crate) mod progress;
 pub(crate) mod render;
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
 
@@ -13,6 +14,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::exit::Failure;
+use crate::oauth::ANSWER_TIMEOUT;
 
 /// Value of `--color`. `auto` follows the usual variables: `NO_COLOR`, `CLICOLOR`,
 /// `CLICOLOR_FORCE`, `TERM`.
@@ -124,6 +126,26 @@ pub(super) fn print_as(
 pub(super) fn to_json(report: &impl Serialize) -> String {
     // Encoding cannot fail: every member has a JSON form.
     serde_json::to_string(report).unwrap_or_default()
+}
+
+/// Describes what Weir waits for at its end.
+pub(super) fn waiting_for_answer(upstreams: &[String]) -> String {
+    let upstreams = upstreams.iter().map(|name| format!("`{}`", render::sanitize_line(name)));
+    let upstreams = upstreams.collect::<Vec<_>>().join(" and ");
+    format!(
+        "waiting for the answer of the authorization server of {upstreams}, for at most {} s: \
+         without it the sign-in would be lost",
+        ANSWER_TIMEOUT.as_secs()
+    )
+}
+
+/// Writes that to standard error: as text, or as one line of JSON.
+pub(super) fn print_waiting_for_answer(upstreams: &[String], json: bool) {
+    let message = waiting_for_answer(upstreams);
+    match json {
+        true => print_stderr(&to_json(&BTreeMap::from([("message", message)]))),
+        false => print_stderr(&message),
+    }
 }
 
 /// Writes a line to standard error, without its colors where they are disabled.

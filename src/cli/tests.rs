@@ -56,7 +56,7 @@ disabled | the operator |
 | 74 | the output could not be written | you: the disk is full, for example |
 | 78 | invalid configuration, or none; a client's file that is not JSON or TOML, or that contains \
 nothing to import | the operator, or you |
-| 130, 143 | stopped by Ctrl-C, or by SIGTERM | |
+| 130, 143, 129, 131 | stopped by Ctrl-C, by SIGTERM, by the end of the terminal, or by SIGQUIT | |
 
 ## Environment
 

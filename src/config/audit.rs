@@ -10,6 +10,7 @@ use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
 use crate::config::reader::variables::Environment;
+use crate::oauth::Vault;
 
 settings! {
     /// The audit log: who did what, when, and with which result.
@@ -94,6 +95,13 @@ impl StateConfig {
 pub(super) fn read_state(t: &TableReader<'_>, environment: &Environment) -> StateConfig {
     let state = StateConfig::read(t);
     StateConfig { dir: state.dir.or_else(|| default_folder(environment)), ..state }
+}
+
+/// Warns of a state folder in which sign-ins are not safe, or cannot be kept.
+pub(super) fn warn_of_folder(t: &TableReader<'_>, state: &StateConfig) {
+    for problem in state.dir.as_deref().map(Vault::folder_problems).unwrap_or_default() {
+        t.warning("dir", ValueError::new(problem.what, problem.remedy));
+    }
 }
 
 /// Returns the default state folder (XDG base directories); relative paths in these variables are

@@ -16,6 +16,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use hyper::header::HeaderValue;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -42,6 +43,8 @@ pub struct Account {
     settings: Settings,
     http: Arc<dyn OAuthHttp>,
     tracker: TaskTracker,
+    /// Runtime that lives as long as the program: a request may come from one that ends earlier.
+    runtime: Handle,
     stop: CancellationToken,
     state: Mutex<AccountState>,
     /// Whether the last renewal has failed, and no request was accepted since.
@@ -112,7 +115,8 @@ struct RenewalFailure {
 type Renewal = Shared<BoxFuture<'static, Result<AccessToken, OAuthError>>>;
 
 impl Account {
-    /// Creates the account at the upstream of this name. Renewals run until `stop` fires.
+    /// Creates the account at the upstream of this name. Renewals run in the current runtime until
+    /// `stop` fires.
     pub fn new(
         name: String,
         settings: Settings,
@@ -149,6 +153,7 @@ impl Account {
             settings,
             http,
             tracker,
+            runtime: Handle::current(),
             stop,
             state,
             has_failed,
@@ -246,15 +251,6 @@ impl Account {
         renewal.await
     }
 
-    /// Waits until the renewal of a user's sign-in has ended, if one runs: only then what it has
-    /// obtained is kept.
-    pub(crate) async fn renewal_ended(&self) {
-        let running = self.state.lock().renewal.clone();
-        if let Some(running) = running.filter(|_| self.settings.grant.is_of_user()) {
-            let _ = running.await;
-        }
-    }
-
     /// Returns whether a token can be obtained before the upstream has been asked.
     fn can_start(&self) -> bool {
         self.settings.grant.is_of_user() || self.settings.token_url.is_some()
@@ -311,7 +307,13 @@ impl Account {
         }
         let account = Arc::clone(self);
         let version = state.version;
-        let renewal = self.tracker.spawn(async move { account.run_renewal(version).await });
+        // The program waits for the exchanges of users' sign-ins at its very end, and says so.
+        let tasks = match self.settings.grant.is_of_user() {
+            true => TaskTracker::new(),
+            false => self.tracker.clone(),
+        };
+        let renewal = async move { account.run_renewal(version).await };
+        let renewal = tasks.spawn_on(renewal, &self.runtime);
         let renewal = renewal.map(|ended| ended.unwrap_or_else(|_| Err(stopping())));
         let renewal = renewal.boxed().shared();
         state.renewal = Some(renewal.clone());
@@ -321,7 +323,7 @@ impl Account {
     /// Requests a token. `version` is that of the sign-in before.
     async fn run_renewal(&self, version: Option<RecordVersion>) -> Result<AccessToken, OAuthError> {
         let issued = match self.settings.grant.is_of_user() {
-            // Once the server has replaced a refresh token, the new one has to be kept.
+            // It stops by itself, unless the server may have replaced the refresh token.
             true => self.request_token().await,
             false => self.unless_stopping(self.request_token()).await,
         };
@@ -368,7 +370,7 @@ impl Account {
         let client = OAuthClient::new(&*self.http, settings);
         let (grant, registered) = match &settings.grant {
             Grant::AuthorizationCode { client: configured } => {
-                return self.renew_sign_in(&client, configured.as_ref()).await;
+                return self.renew_sign_in(configured.as_ref()).await;
             }
             Grant::ClientCredentials(client) => (TokenGrant::ClientCredentials, Some(client)),
             Grant::JwtBearer { assertion } => (TokenGrant::JwtBearer(assertion), None),
@@ -801,6 +803,20 @@ pub(super) mod tests {
         let (account, _) = super::tests::account();
         account.stop.cancel();
         assert_eq!(token(&account).await, Err(stopping()));
+    }
+
+    #[test]
+    fn a_renewal_outlives_the_runtime_of_the_request_that_started_it() {
+        let runtime = || {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            runtime.enable_all().build().expect("a runtime")
+        };
+        let (program, worker) = (runtime(), runtime());
+        let (account, script) = program.block_on(async { account() });
+        issue(&script, "first", 100);
+        worker.block_on(async { assert!(account.token().now_or_never().is_none()) });
+        drop(worker);
+        assert_eq!(program.block_on(token(&account)), Ok(Some("Bearer first".into())));
     }
 
     #[tokio::test(start_paused = true)]

@@ -38,8 +38,7 @@ impl SignInRecord {
         form.append("token_type_hint", kind);
         let authorization = authenticate(&self.server(), &client, &mut form)?;
         let request: Request<Bytes> = form_request(form, authorization);
-        let response = OAuthClient::new(http, settings).send(endpoint, request).await?;
-        let status = response.status();
+        let status = OAuthClient::new(http, settings).send_for_status(endpoint, request).await?;
         if status.is_success() {
             return Ok(true);
         }

@@ -1,6 +1,6 @@
 //! Network of tests: documents by URL, and a token endpoint.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -11,8 +11,8 @@ use url::Url;
 use super::vault::tests::record;
 use super::vault::{SignInNumber, SignInRecord};
 use super::{
-    BearerChallenge, ClientCredential, Grant, OAuthHttp, RegisteredClient, ResourceIndicator,
-    Settings, SignIn,
+    BearerChallenge, ClientCredential, Exchange, Grant, OAuthHttp, RegisteredClient,
+    ResourceIndicator, Settings, SignIn,
 };
 use crate::allowed_addresses::AllowedAddresses;
 use crate::sync::Mutex;
@@ -22,6 +22,8 @@ use crate::timestamp::unix_time;
 #[derive(Default)]
 pub(super) struct Script {
     responses: Mutex<HashMap<String, Response<Bytes>>>,
+    /// URLs whose server accepts no connection.
+    unreachable: Mutex<HashSet<String>>,
     requests: Mutex<Vec<Request<Bytes>>>,
 }
 
@@ -41,6 +43,11 @@ impl Script {
 
     pub(super) fn fail(&self, url: &str) {
         self.respond(url, 503, "");
+    }
+
+    /// Never opens a connection for this URL.
+    pub(super) fn connect_nowhere(&self, url: &str) {
+        self.unreachable.lock().insert(url.to_owned());
     }
 
     pub(super) fn respond(&self, url: &str, status: u16, text: &str) {
@@ -67,6 +74,13 @@ impl OAuthHttp for Script {
         _: usize,
         allowed: Option<&'a AllowedAddresses>,
     ) -> BoxFuture<'a, Result<Response<Bytes>, String>> {
+        if self.unreachable.lock().contains(&request.uri().to_string()) {
+            self.requests.lock().push(request);
+            return std::future::pending().boxed();
+        }
+        if let Err(error) = Exchange::begin(&mut request) {
+            return std::future::ready(Err(error)).boxed();
+        }
         let response = self.responses.lock().get(&request.uri().to_string()).cloned();
         request.extensions_mut().insert(Filtered(allowed.is_some()));
         self.requests.lock().push(request);

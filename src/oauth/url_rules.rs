@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::{Request, Response, Uri};
+use hyper::{Request, Response, StatusCode, Uri};
 use tokio::time::timeout;
 use url::{Position, Url};
 
@@ -28,6 +28,24 @@ impl<'a> OAuthClient<'a> {
     pub(super) async fn send(
         &self,
         url: &str,
+        request: Request<Bytes>,
+    ) -> Result<Response<Bytes>, OAuthError> {
+        self.send_up_to(MAX_BODY_BYTES, url, request).await
+    }
+
+    /// Sends a request to a URL and returns the status of its response.
+    pub(super) async fn send_for_status(
+        &self,
+        url: &str,
+        request: Request<Bytes>,
+    ) -> Result<StatusCode, OAuthError> {
+        self.send_up_to(0, url, request).await.map(|response| response.status())
+    }
+
+    async fn send_up_to(
+        &self,
+        limit: usize,
+        url: &str,
         mut request: Request<Bytes>,
     ) -> Result<Response<Bytes>, OAuthError> {
         let (uri, is_own) = self.check(url).map_err(OAuthError::Refused)?;
@@ -35,7 +53,7 @@ impl<'a> OAuthClient<'a> {
         allowed.any_name = uri.host().is_some_and(|host| self.settings.names_host(host));
         let allowed = (!is_own).then_some(&allowed);
         *request.uri_mut() = uri;
-        let response = timeout(TIMEOUT, self.http.send(request, MAX_BODY_BYTES, allowed)).await;
+        let response = timeout(TIMEOUT, self.http.send(request, limit, allowed)).await;
         let error = match response {
             Ok(Ok(response)) => return Ok(response),
             Ok(Err(error)) => error,

@@ -24,6 +24,7 @@ use tempfile::NamedTempFile;
 use zeroize::Zeroizing;
 
 use super::OAuthError;
+use super::state_folder::{self, StateFolderProblem};
 use crate::hex::hex;
 use crate::private_file;
 use crate::sealing::{Sealer, SealingKeys};
@@ -75,7 +76,8 @@ impl Vault {
     ///
     /// # Errors
     ///
-    /// The folder belongs to another user or cannot be written, or its keys cannot be read.
+    /// The folder belongs to another user, can be changed by others or cannot be written, or its
+    /// keys cannot be read.
     pub fn open(state: &Path) -> io::Result<Self> {
         let (folder, user) = (Self::folder(state), geteuid().as_raw());
         let foreign = || {
@@ -87,6 +89,10 @@ impl Vault {
         let existing = state.ancestors().find_map(|folder| fs::metadata(folder).ok());
         if existing.is_some_and(|folder| is_of_another(folder.uid(), user)) {
             return Err(foreign());
+        }
+        let refused = Self::folder_problems(state).into_iter().find(|problem| problem.is_refused);
+        if let Some(StateFolderProblem { what, remedy, .. }) = refused {
+            return Err(io::Error::other(format!("{what}; {remedy}")));
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         let about = fs::symlink_metadata(&folder)?;
@@ -116,8 +122,13 @@ impl Vault {
         Self::open(state).map_err(|error| unusable(&Self::folder(state), &error))
     }
 
+    /// Returns what is wrong with the state folder and the folder of the vault in it.
+    pub fn folder_problems(state: &Path) -> Vec<StateFolderProblem> {
+        state_folder::problems(state, &Self::folder(state))
+    }
+
     /// Returns the folder of the vault in the state folder.
-    fn folder(state: &Path) -> PathBuf {
+    pub fn folder(state: &Path) -> PathBuf {
         state.join("sign-in")
     }
 

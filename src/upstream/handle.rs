@@ -251,13 +251,6 @@ impl Upstream {
         }
     }
 
-    /// Waits until a renewal of the user's sign-in has ended, if one runs.
-    pub async fn sign_in_renewal_ended(&self) {
-        if let Some(account) = &self.shared.account {
-            account.renewal_ended().await;
-        }
-    }
-
     /// Builds a full status report.
     pub fn report(&self) -> UpstreamReport {
         let shared = &*self.shared;

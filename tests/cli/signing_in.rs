@@ -74,7 +74,7 @@ fn read_request(stream: &mut TcpStream) -> String {
 }
 
 /// Sends the browser back to Weir with `answer` behind the right state.
-fn come_back(query: &str, answer: &str) {
+pub(super) fn come_back(query: &str, answer: &str) {
     let find = |name: &str| {
         let mut pairs = url::form_urlencoded::parse(query.as_bytes());
         pairs.find(|(it, _)| it == name).expect("a parameter").1.into_owned()

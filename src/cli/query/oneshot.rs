@@ -199,15 +199,9 @@ impl OneShotGateway {
         // upstream that was not needed for the result is no reason to wait at all.
         let all_were_needed = self.app.gateway().pending_upstreams().is_empty();
         let patience = Duration::from_millis(if all_were_needed { 6_000 } else { 500 });
-        let upstreams = self.app.gateway().upstreams();
-        let close = async {
-            let _ = tokio::time::timeout(patience, self.app.close()).await;
-            // A refresh token that was sent must be replaced. That takes a bounded time.
-            for upstream in upstreams {
-                upstream.sign_in_renewal_ended().await;
-            }
-        };
-        progress::show_while(self.json, || "waiting for upstreams to end".into(), close).await;
+        let close = tokio::time::timeout(patience, self.app.close());
+        let about = || "waiting for upstreams to end".into();
+        let _ = progress::show_while(self.json, about, close).await;
     }
 }
 

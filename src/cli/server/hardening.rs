@@ -1,6 +1,6 @@
-//! Protection of the process's memory, which contains keys.
+//! Protection of the process's memory, which contains keys and tokens.
 //!
-//! Invariants: a service leaves no core file, and neither do its child processes, whose
+//! Invariants: no command leaves a core file, and neither do its child processes, whose
 //! environment may contain keys; on Linux no other process of the same user can read its memory.
 //!
 //! The umask is not changed, because child processes inherit it and create files of their own.

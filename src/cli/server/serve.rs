@@ -17,7 +17,7 @@ use crate::cli::output::{self, progress};
 use crate::cli::server::reload_triggers::{self, SighupStream};
 use crate::cli::server::signals::{self, Signals};
 use crate::cli::server::upgrade::{self, LaunchCommand};
-use crate::cli::server::{fd_limit, fleet, hardening, systemd, thread_check};
+use crate::cli::server::{fd_limit, fleet, systemd, thread_check};
 use crate::config::{self, Config, FleetConfig};
 use crate::downstream::http::connection::tls::Tls;
 use crate::downstream::http::{self, ListenSocket, ReplicaListener, Workers};
@@ -39,7 +39,6 @@ pub(crate) struct Args {
 /// requests in flight complete.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let launch = LaunchCommand::from_environment();
-    hardening::protect_memory();
     let now = Some(std::time::SystemTime::now());
     let options = config::Options { now, ..options(args.allow_anonymous_network) };
     let (mut signals, sighups) = (Signals::new()?, SighupStream::new()?);
@@ -152,12 +151,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             _ = upgrades.recv() => {}
         }
         info!("upgrade requested, successor process starting");
-        let started = tokio::select! {
-            _ = signals.next() => break false,
-            started = launch.start_successor(&socket, inherited_admin_listener.as_ref()) => started,
-        };
-        match started {
-            Ok(process_id) => {
+        let operators = inherited_admin_listener.as_ref();
+        match launch.start_successor(&socket, operators, signals.next()).await {
+            Ok(None) => break false,
+            Ok(Some(process_id)) => {
                 info!(process = process_id, "upgrade finished, successor process serves");
                 socket.share();
                 app.server_state().set_has_successor();

@@ -1,13 +1,15 @@
 //! Stop signals and graceful shutdown.
 //!
-//! SIGTERM, SIGINT and SIGQUIT stop the process. Signals that end a process by default, and that
-//! tools send to services for other reasons (SIGUSR1 by log rotation), are handled without effect.
+//! SIGTERM, SIGINT and SIGQUIT stop the process, and SIGHUP stops a command. Signals that end a
+//! process by default, and that tools send to services for other reasons (SIGUSR1 by log rotation),
+//! are handled without effect.
 //!
 //! After the first stop signal, requests in flight may complete within the grace period. A second
 //! signal, or the end of that period, ends them with an error. After a second signal the process
 //! does not wait for upstreams that end slowly.
 
 use std::future::Future;
+use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -17,12 +19,16 @@ use tracing::{info, warn};
 
 use crate::app::App;
 use crate::cli::exit::Failure;
+use crate::oauth::{ANSWER_TIMEOUT, Exchange};
+use crate::regular_file;
 
 /// Receiver of the stop signals.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     quit: Signal,
+    /// The end of the terminal, which stops a command, but not a service.
+    hangup: Option<Signal>,
     /// A second stop signal has arrived.
     is_urgent: bool,
     /// Signal that arrived during blocking work; [`Self::next`] returns it first.
@@ -40,9 +46,19 @@ impl Signals {
             terminate: listen_for(SignalKind::terminate())?,
             interrupt: listen_for(SignalKind::interrupt())?,
             quit: listen_for(SignalKind::quit())?,
+            hangup: None,
             is_urgent: false,
             pending: None,
         })
+    }
+
+    /// Installs the handlers of a command, which the end of its terminal stops as well.
+    pub(crate) fn of_command() -> Result<Self, Failure> {
+        let hangup = match ignores_hangup() {
+            true => None,
+            false => Some(listen_for(SignalKind::hangup())?),
+        };
+        Ok(Self { hangup, ..Self::new()? })
     }
 
     /// Closes the gateway. A second signal ends the wait for upstreams that end slowly: they are
@@ -105,6 +121,27 @@ impl Signals {
         }
     }
 
+    /// Runs `work`; a stop signal cancels it. If its exchange with an authorization server has
+    /// begun by then, `work` may finish: its answer must not be lost.
+    pub(crate) async fn run_until_signal_or_answer<T>(
+        &mut self,
+        exchange: &Exchange,
+        announce: impl FnOnce(),
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let mut work = pin!(work);
+        let number = tokio::select! {
+            biased;
+            done = &mut work => return done,
+            number = self.next() => number,
+        };
+        if !exchange.has_begun() {
+            return Err(Failure::Stopped(number));
+        }
+        announce();
+        tokio::time::timeout(ANSWER_TIMEOUT, work).await.unwrap_or(Err(Failure::Stopped(number)))
+    }
+
     /// Runs blocking `work` on another thread. After a stop signal it has [`BLOCKING_GRACE`] to
     /// finish; a result within that time is returned, because the work may have started child
     /// processes, which must be stopped in order.
@@ -132,13 +169,35 @@ impl Signals {
         if let Some(number) = self.pending.take() {
             return number;
         }
+        let Self { terminate, interrupt, quit, hangup, .. } = self;
+        let hangup = async {
+            match hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            _ = self.terminate.recv() => 15,
-            _ = self.interrupt.recv() => 2,
-            _ = self.quit.recv() => 3,
+            _ = terminate.recv() => 15,
+            _ = interrupt.recv() => 2,
+            _ = quit.recv() => 3,
+            _ = hangup => 1,
         }
     }
 }
+
+/// Returns whether this process was started to outlive its terminal, as by `nohup`. A handler would
+/// replace that, so none is installed where the system does not say.
+fn ignores_hangup() -> bool {
+    let status = regular_file::read(Path::new("/proc/self/status"), MAX_STATUS_BYTES);
+    let status = String::from_utf8(status.unwrap_or_default()).unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Signal 1 has the lowest bit.
+    ignored.is_none_or(|mask| mask & 1 == 1)
+}
+
+/// Size limit of the status of a process, which has about a tenth of that.
+const MAX_STATUS_BYTES: u64 = 16 * 1024;
 
 /// Time that blocking work may take after a stop signal.
 const BLOCKING_GRACE: Duration = Duration::from_secs(1);

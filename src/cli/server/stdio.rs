@@ -9,7 +9,6 @@ use std::sync::Arc;
 use crate::app::App;
 use crate::cli::exit::Failure;
 use crate::cli::loading::{ConfigArgs, LoadedConfig, check_client, options, unknown_client};
-use crate::cli::server::hardening;
 use crate::cli::server::reload_triggers::{self, SighupStream};
 use crate::cli::server::signals::Signals;
 use crate::downstream::{read_handshake, stdio};
@@ -28,7 +27,6 @@ pub(crate) struct Args {
 
 /// Serves until standard input ends or a stop signal arrives; requests in flight may complete.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    hardening::protect_memory();
     // No client on the network can connect to this process.
     let (mut signals, sighups) = (Signals::new()?, SighupStream::new()?);
     let options = options(true);

@@ -6,7 +6,7 @@
 //! inherits a descriptor, and none of this needs `unsafe`.
 //!
 //! Invariants: at every moment at least one of the two processes listens; a successor that does
-//! not become ready is killed, and the old process keeps serving.
+//! not become ready is ended, and the old process keeps serving.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -22,10 +22,12 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncReadExt;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 use crate::downstream::http::ListenSocket;
+use crate::oauth::ANSWER_TIMEOUT;
 
 /// Variable that is set for a process that receives its sockets through standard input. The value
 /// says whether another process than the predecessor, such as systemd, also has the socket open.
@@ -36,6 +38,9 @@ const ALONE: &str = "alone";
 /// Time limit for the successor to become ready: it reads its configuration and lists its
 /// upstreams.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time limit for a successor to end: that for an answer, and a moment.
+const END_TIMEOUT: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(5));
 
 /// Program file and arguments of this process.
 pub(crate) struct LaunchCommand {
@@ -51,12 +56,13 @@ impl LaunchCommand {
     }
 
     /// Starts the successor with the socket and the admin socket, and returns its process id once
-    /// it is ready. On an error, or if the future is dropped before, the successor is killed.
+    /// it is ready, or `None` once `stop` is. On an error and after `stop` the successor has ended.
     pub(crate) async fn start_successor(
         &self,
         socket: &ListenSocket,
         operators: Option<&OwnedFd>,
-    ) -> Result<u32, String> {
+        stop: impl Future<Output = u8>,
+    ) -> Result<Option<u32>, String> {
         if std::process::id() == 1 {
             return Err("this process is PID 1 of its container, which ends with it".into());
         }
@@ -79,7 +85,13 @@ impl LaunchCommand {
         ours.set_nonblocking(true).map_err(failed)?;
         let mut ours = tokio::net::UnixStream::from_std(ours).map_err(failed)?;
         let mut word = [0; 1];
-        let read = tokio::time::timeout(READY_TIMEOUT, ours.read(&mut word)).await;
+        let read = tokio::select! {
+            read = tokio::time::timeout(READY_TIMEOUT, ours.read(&mut word)) => read,
+            _ = stop => {
+                end(&mut child).await;
+                return Ok(None);
+            }
+        };
         match read {
             Ok(Ok(1)) => {}
             Ok(_) => {
@@ -88,6 +100,7 @@ impl LaunchCommand {
                 return Err(format!("the new process ended before it was ready: {how}"));
             }
             Err(_) => {
+                end(&mut child).await;
                 let seconds = READY_TIMEOUT.as_secs();
                 return Err(format!("the new process was not ready within {seconds} s"));
             }
@@ -95,7 +108,19 @@ impl LaunchCommand {
         let number = child.id().ok_or("the new process has ended already")?;
         // `kill_on_drop` must not apply any more.
         std::mem::forget(child);
-        Ok(number)
+        Ok(Some(number))
+    }
+}
+
+/// Ends a successor. It may wait for the answer of an authorization server, as any process of Weir
+/// does when it stops.
+async fn end(successor: &mut Child) {
+    if let Some(id) = successor.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
+        // A failure means that it has ended.
+        let _ = kill_process(id, Signal::TERM);
+    }
+    if tokio::time::timeout(END_TIMEOUT, successor.wait()).await.is_err() {
+        let _ = successor.kill().await;
     }
 }
 

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Account, AccountState, RenewalFailure, sign_in_replaced};
+use super::{Account, AccountState, RenewalFailure, sign_in_replaced, stopping};
 use crate::oauth::access_token::authorization;
 use crate::oauth::token_request::{IssuedToken, TokenGrant, TokenRequest};
 use crate::oauth::url_rules::OAuthClient;
 use crate::oauth::vault::{
     FileLock, RecordChange, RecordVersion, ReservedSpace, SignInNumber, SignInRecord, Vault,
 };
-use crate::oauth::{OAuthError, RegisteredClient};
+use crate::oauth::{Exchange, OAuthError, RegisteredClient};
 
 impl Account {
     /// Waits until a user has signed in, if the account needs that; otherwise for ever.
@@ -145,9 +145,12 @@ impl Account {
     /// process may have done that already.
     pub(super) async fn renew_sign_in(
         &self,
-        client: &OAuthClient<'_>,
         configured: Option<&RegisteredClient>,
     ) -> Result<(IssuedToken, SignInNumber), OAuthError> {
+        // It ends when the renewed sign-in is kept.
+        let exchange = Exchange::new(&self.name);
+        let http = exchange.over(&*self.http);
+        let client = OAuthClient::new(&http, &self.settings);
         let (vault, _lock, mut record) = self.unless_stopping(self.lock_sign_in()).await?;
         let unwritten = self.state.lock().unwritten.take();
         if let Some(unwritten) = unwritten
@@ -174,7 +177,7 @@ impl Account {
             resource: record.resource.as_deref(),
             scope: None,
         };
-        match request.send(client).await {
+        match self.unless_stopping_before(&exchange, request.send(&client)).await {
             Ok(issued) => {
                 let mut renewed = record.clone();
                 renewed.renew(&issued, &self.settings);
@@ -183,6 +186,25 @@ impl Account {
             }
             Err(OAuthError::SignInNeeded(text)) => Err(self.end(&record, &text).await?),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Runs `work`, which Weir's stop ends only before the exchange has begun.
+    async fn unless_stopping_before<T>(
+        &self,
+        exchange: &Exchange,
+        work: impl Future<Output = Result<T, OAuthError>>,
+    ) -> Result<T, OAuthError> {
+        let stopped = async {
+            self.stop.cancelled().await;
+            if exchange.has_begun() {
+                std::future::pending().await
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stopped => Err(stopping()),
+            done = work => done,
         }
     }
 
@@ -240,8 +262,9 @@ impl Account {
             return;
         }
         let (http, settings) = (self.http.clone(), self.settings.clone());
+        let exchange = Exchange::new(&self.name);
         self.tracker.spawn(async move {
-            if let Err(error) = record.revoke(&*http, &settings).await {
+            if let Err(error) = record.revoke(&exchange.over(&*http), &settings).await {
                 tracing::debug!(%error, "tokens of a former sign-in not revoked");
             }
         });
@@ -255,10 +278,7 @@ pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 mod tests {
     use std::sync::Arc;
 
-    use futures::FutureExt;
-
     use super::*;
-    use crate::oauth::account::stopping;
     use crate::oauth::account::tests::{TOKEN_URL, issue, open, sent, token};
     use crate::oauth::testing::{Script, settings};
     use crate::oauth::vault::tests::record;
@@ -690,16 +710,32 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_renewal_can_be_waited_for() {
+    async fn a_renewal_that_waits_for_the_lock_or_has_no_connection_yet_ends_when_weir_stops() {
         let state = tempfile::tempdir().expect("a folder");
         let vault = keep(&state, &record()).await;
+        let lock = vault.lock_renewal("hub").await.expect("locked");
         let (account, script) = of_user(&state);
-        account.renewal_ended().await;
         issue(&script, "second", 1_000);
-        assert!(account.token().now_or_never().is_none(), "its caller has gone");
-        account.renewal_ended().await;
+        let mut request = std::pin::pin!(account.token());
+        assert!(futures::poll!(&mut request).is_pending());
+        account.stop.cancel();
+        let begin = Instant::now();
+        assert_eq!(request.await.map(|token| token.as_ref().map(sent)), Err(stopping()));
+        assert_eq!(begin.elapsed(), Duration::ZERO);
+        drop(lock);
+        // The request is on its way to a server that does not accept the connection.
+        let (account, script) = of_user(&state);
+        script.connect_nowhere(TOKEN_URL);
+        let mut request = std::pin::pin!(account.token());
+        while script.requests().is_empty() {
+            assert!(futures::poll!(&mut request).is_pending());
+            tokio::task::yield_now().await;
+        }
+        account.stop.cancel();
+        assert_eq!(request.await.map(|token| token.as_ref().map(sent)), Err(stopping()));
+        assert_eq!(begin.elapsed(), Duration::ZERO);
         let kept = vault.read("hub").expect("readable").expect("a record");
-        assert_eq!(kept.access_token.expose(), "second");
+        assert_eq!(kept, record());
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,12 +11,12 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use http_body_util::Full;
 use hyper::header::{ACCEPT, HOST, HeaderValue, USER_AGENT};
-use hyper::{Request, Response, Uri};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use tokio_util::sync::CancellationToken;
 
 use crate::allowed_addresses::AllowedAddresses;
 use crate::http_connection::HttpConnection;
-use crate::oauth::OAuthHttp;
+use crate::oauth::{Exchange, OAuthHttp};
 use crate::upstream::connect::{Connect, Destination, Egress};
 
 /// HTTP client for a few requests to many servers, such as those for metadata, keys and tokens.
@@ -52,6 +52,7 @@ async fn send(
     headers.insert(USER_AGENT, const { HeaderValue::from_static(OWN_NAME) });
     *request.uri_mut() = target;
     http.egress.prepare(&url, &mut request);
+    let is_post = request.method() == Method::POST;
     // The TLS settings are those of the upstream, not of the servers that it names.
     let egress = allowed.map(|_| http.egress.with_tls(None));
     let egress = egress.as_ref().unwrap_or(&http.egress);
@@ -59,10 +60,14 @@ async fn send(
     let stream = http.connect.connect(to).await.map_err(|error| error.to_string())?;
     let connection = HttpConnection::open(stream, CancellationToken::new()).await;
     let mut connection = connection.map_err(|error| error.to_string())?;
+    Exchange::begin(&mut request)?;
     let response = connection.send(request.map(Full::new)).await;
     let response = response.map_err(|error| connection.describe(&error.into_error()))?;
     let (head, mut incoming) = response.into_parts();
     let mut body = BytesMut::new();
+    if limit == 0 || !needs_body(is_post, head.status) {
+        return Ok(Response::from_parts(head, Bytes::new()));
+    }
     while let Some(frame) = connection.frame(&mut incoming).await {
         let Ok(data) = frame?.into_data() else { continue };
         if body.len() + data.len() > limit {
@@ -71,6 +76,11 @@ async fn send(
         body.extend_from_slice(&data);
     }
     Ok(Response::from_parts(head, body.freeze()))
+}
+
+/// Returns whether a caller needs the body of a response: a document, or the error of a form.
+fn needs_body(is_post: bool, status: StatusCode) -> bool {
+    status.is_success() || is_post && status.is_client_error()
 }
 
 /// Returns the target of a request: the path alone, with the authority in `Host`.
