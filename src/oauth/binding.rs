@@ -44,6 +44,10 @@ pub(super) fn check(
 /// Notes that the credentials of an upstream's configuration belong to this issuer, which has
 /// issued a token for them. Returns that; `None` where there are none.
 pub(super) async fn note(upstream: &str, settings: &Settings, issuer: &str) -> Option<BoundClient> {
+    // A configured token endpoint alone names no issuer.
+    if settings.token_url.is_some() && settings.issuer.is_none() {
+        return None;
+    }
     let bound = binding(settings, issuer)?;
     if let Some(state) = &settings.state
         && let Err(error) = Vault::bind(state, upstream, &bound).await
