@@ -5,8 +5,10 @@
 //! [`SignIn`], and the [`Vault`] keeps that sign-in. The module knows no MCP.
 //!
 //! Invariants: a token is sent to the resource for which it was issued, and to no other. Issuers
-//! and resources are compared as the texts that came. A connection for a URL that a server has
-//! named is protected, and leads to an allowed address. Errors and `Debug` contain no secret.
+//! are compared as the texts that came, apart from a slash behind the host. A resource is sent as
+//! the text that came, which the parser of URLs does not read as another one. A connection for a
+//! URL that a server has named is protected, and leads to an allowed address. Errors and `Debug`
+//! contain no secret.
 //!
 //! Decision: docs/decisions/0039-sign-in-to-upstreams.md
 
@@ -17,6 +19,8 @@ mod discovery;
 mod metadata;
 mod registration;
 mod revocation;
+mod secret_search;
+mod secret_spelling;
 mod sign_in;
 mod signing_key;
 mod step_up;
@@ -41,6 +45,7 @@ pub(crate) use access_token::TokenFinders;
 pub(crate) use access_token::token_finders;
 pub use account::{Account, TokenOutcome};
 pub use challenge::BearerChallenge;
+pub(crate) use secret_search::{Repetition, SecretSearch};
 pub use sign_in::SignIn;
 pub use signing_key::SigningKey;
 pub use vault::{SignInRecord, Vault};

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::HeaderValue;
-use memchr::memmem::Finder;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::OAuthError;
+use super::secret_search::SecretPatterns;
 use super::token_request::{IssuedToken, sensitive};
 use crate::secret::Secret;
 
@@ -23,22 +23,12 @@ pub struct AccessToken {
 }
 
 /// Finders of access tokens in the bytes that a server sends.
-pub(crate) type TokenFinders = Arc<[Finder<'static>]>;
+pub(crate) type TokenFinders = Arc<SecretPatterns>;
 
-/// Makes the finders of these tokens, also in the forms in which servers write them in JSON. One
-/// that is too short to be a secret is not found.
+/// Makes the finders of these tokens. One that is too short to be a secret is not found.
 pub(crate) fn token_finders<'a>(tokens: impl IntoIterator<Item = &'a str>) -> TokenFinders {
-    let mut finders = Vec::new();
-    for token in tokens.into_iter().filter(|token| token.len() >= MIN_SECRET_BYTES) {
-        finders.push(Finder::new(token).into_owned());
-        for (character, escaped) in [('/', r"\/"), ('+', r"\u002B")] {
-            if token.contains(character) {
-                let escaped = Zeroizing::new(token.replace(character, escaped));
-                finders.push(Finder::new(&*escaped).into_owned());
-            }
-        }
-    }
-    finders.into()
+    let tokens = tokens.into_iter().filter(|token| token.len() >= MIN_SECRET_BYTES);
+    Arc::new(SecretPatterns::new(tokens))
 }
 
 impl AccessToken {
