@@ -159,8 +159,8 @@ async fn sign_in(
     let earlier = vault.and_then(|vault| vault.read(name).unwrap_or_default());
     let sign_in = SignIn::begin(&http, account, &challenge, listener.uri(), earlier.as_ref());
     let sign_in = sign_in.await.map_err(failure)?;
-    let issuer = sanitize_line(sign_in.issuer());
-    output::print_stderr(&format!("Sign in at {issuer}:\n\n{}\n", sign_in.url()));
+    let place = sanitize_line(&sign_in.place());
+    output::print_stderr(&format!("Sign in at {place}:\n\n{}\n", sign_in.url()));
     if !args.no_browser {
         open_browser(sign_in.url());
     }

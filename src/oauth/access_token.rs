@@ -52,7 +52,8 @@ impl AccessToken {
             let lifetime = lifetime.max(MIN_LIFETIME);
             (now + lifetime.mul_f64(RENEWED_AT), now + lifetime)
         });
-        Ok(Self { authorization: authorization(&issued.token)?, times, number })
+        let token = issued.token.as_ref().map_err(Clone::clone)?;
+        Ok(Self { authorization: authorization(token)?, times, number })
     }
 }
 

@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 use super::access_token::{AccessToken, TokenFinders, token_finders, token_of};
 use super::challenge::BearerChallenge;
 use super::discovery::{Discovered, changed, discover};
+use super::metadata::is_same_issuer;
 use super::step_up::StepUp;
 use super::token_request::{IssuedToken, TokenGrant, TokenRequest};
 use super::url_rules::OAuthClient;
@@ -82,6 +83,8 @@ struct AccountState {
     /// Time at which the sign-in in the vault is looked at again, and its version then.
     look: Option<Instant>,
     version: Option<RecordVersion>,
+    /// Version of the sign-in that the renewal has written: it is no change by another process.
+    written: Option<RecordVersion>,
     /// Renewed sign-in that could not be written, and the access token that it replaces.
     unwritten: Option<(Secret, SignInRecord)>,
     backoff: Backoff,
@@ -124,6 +127,7 @@ impl Account {
             failure: None,
             look: None,
             version: None,
+            written: None,
             unwritten: None,
             backoff: BACKOFF,
             scope: None,
@@ -309,6 +313,7 @@ impl Account {
         };
         let mut state = self.state.lock();
         state.renewal = None;
+        let version = state.written.take().or(version);
         let number = state.issued + 1;
         let token = issued.and_then(|issued| AccessToken::new(&issued, number));
         match &token {
@@ -394,7 +399,9 @@ impl Account {
         let challenge = self.state.lock().challenge.clone().unwrap_or_default();
         let found = Arc::new(discover(client, &challenge).await?);
         let mut state = self.state.lock();
-        if let Some(issuer) = state.issuer.as_ref().filter(|it| **it != found.server.issuer) {
+        if let Some(issuer) =
+            state.issuer.as_ref().filter(|it| !is_same_issuer(it, &found.server.issuer))
+        {
             let text = changed(issuer, &found.server.issuer);
             let text = format!("{text}: if that is right, set auth.issuer");
             return Err(OAuthError::Refused(text));

@@ -1,9 +1,6 @@
 //! Revocation of a sign-in at its authorization server (RFC 7009).
 
-use bytes::Bytes;
-use hyper::Request;
-
-use super::token_request::{Form, authenticate, form_request};
+use super::token_request::{Form, authenticate, send_form};
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
 use super::vault::SignInRecord;
 use super::{Grant, OAuthError, OAuthHttp, Settings};
@@ -37,9 +34,8 @@ impl SignInRecord {
         form.append_secret("token", token.expose());
         form.append("token_type_hint", kind);
         let authorization = authenticate(&self.server(), &client, &mut form)?;
-        let request: Request<Bytes> = form_request(form, authorization);
-        let response = OAuthClient::new(http, settings).send(endpoint, request).await?;
-        let status = response.status();
+        let client = OAuthClient::new(http, settings);
+        let status = send_form(&client, endpoint, form, authorization).await?.status();
         if status.is_success() {
             return Ok(true);
         }

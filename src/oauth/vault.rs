@@ -18,7 +18,7 @@ use tempfile::NamedTempFile;
 use tokio::time::{Instant, sleep};
 use zeroize::Zeroizing;
 
-use super::metadata::{ServerMetadata, names};
+use super::metadata::{ServerMetadata, is_same_issuer, names};
 use super::step_up::StepUp;
 use super::token_request::IssuedToken;
 use super::{ClientCredential, Grant, OAuthError, RegisteredClient, ResourceIndicator, Settings};
@@ -97,7 +97,7 @@ impl SignInRecord {
         };
         self.upstream == settings.upstream.as_str()
             && is_resource
-            && issuer.is_none_or(|issuer| *issuer == self.issuer)
+            && issuer.is_none_or(|issuer| is_same_issuer(issuer, &self.issuer))
             && client.map_or(!self.is_configured_client, |client| client.id == self.client_id)
     }
 
@@ -137,11 +137,13 @@ impl SignInRecord {
     }
 
     /// Replaces the tokens by new ones; without a new refresh token the old one stays (RFC 6749,
-    /// 6).
+    /// 6). An access token that cannot be used replaces none.
     pub(super) fn renew(&mut self, issued: &IssuedToken, refresh_token: Secret) {
-        self.access_token = issued.token.clone();
-        self.lifetime = issued.lifetime.map(|lifetime| lifetime.as_secs());
-        self.expires = issued.expires();
+        if let Ok(token) = &issued.token {
+            self.access_token = token.clone();
+            self.lifetime = issued.lifetime.map(|lifetime| lifetime.as_secs());
+            self.expires = issued.expires();
+        }
         self.refresh_token = issued.refresh_token.clone().or(Some(refresh_token));
     }
 }
@@ -518,7 +520,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_debugged_shows_no_secret() {
-        let (token, lifetime) = ("hunter4".into(), None);
+        let (token, lifetime) = (Ok("hunter4".into()), None);
         let issued = IssuedToken { token, refresh_token: Some("hunter5".into()), lifetime };
         let access = crate::oauth::AccessToken::new(&issued, 1).expect("valid");
         let settings = crate::oauth::testing::settings();
@@ -663,6 +665,10 @@ pub(super) mod tests {
         ] {
             assert!(!record.is_of(&settings), "{record:?}");
         }
+        let issued_by = |issuer: &str| Settings { issuer: Some(issuer.into()), ..of_user(None) };
+        assert!(record().is_of(&issued_by("https://id.test")));
+        assert!(record().is_of(&issued_by("https://id.test/")));
+        assert!(!record().is_of(&issued_by("https://id.test/t")));
         let of_name = SignInRecord { resource: Some("urn:x".into()), ..record() };
         assert!(of_name.is_of(&Settings { resource: named, ..of_user(None) }));
     }

@@ -100,7 +100,7 @@ impl Account {
             record = self.write(&vault, former, renewed, &lock)?;
         }
         if self.is_new(&record)? && record.is_fresh() {
-            let (lifetime, token) = (record.rest(), record.access_token);
+            let (lifetime, token) = (record.rest(), Ok(record.access_token));
             return Ok(IssuedToken { token, refresh_token: None, lifetime });
         }
         if record.refresh_token.is_some() {
@@ -146,8 +146,12 @@ impl Account {
         lock: &RecordLock,
     ) -> Result<SignInRecord, OAuthError> {
         let written = vault.write(&self.name, &renewed, lock);
+        let mut state = self.state.lock();
         if written.is_err() {
-            self.state.lock().unwritten = Some((former, renewed.clone()));
+            state.unwritten = Some((former, renewed.clone()));
+        } else if let Some(folder) = &self.settings.state {
+            state.written = Vault::version(folder, &self.name);
+            state.version = state.written;
         }
         written.map(|()| renewed)
     }
@@ -435,6 +439,38 @@ mod tests {
         assert!(script.requests().is_empty(), "the former refresh token is not used again");
         let kept = vault.read("hub").expect("readable").expect("a record");
         assert_eq!(kept.refresh_token, Some("r2".into()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refresh_token_is_kept_also_if_the_access_token_beside_it_cannot_be_used() {
+        let state = tempfile::tempdir().expect("a folder");
+        let vault = keep(&state, &record()).await;
+        let (account, script) = of_user(&state);
+        let body = r#"{"access_token":"odd","token_type":"N_A","refresh_token":"r2"}"#;
+        script.document(TOKEN_URL, body);
+        let text = format!("{TOKEN_URL}: the token is not of the type Bearer");
+        let failed = Err(OAuthError::Unavailable(text));
+        assert_eq!(token(&account).await, failed);
+        let kept = vault.read("hub").expect("readable").expect("a record");
+        assert_eq!(
+            (kept.access_token.expose(), kept.refresh_token),
+            ("hunter2", Some("r2".into()))
+        );
+        // The record that was written for it does not end the pause after the failure.
+        script.requests();
+        let mut requests = 0;
+        for _ in 0..60 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert_eq!(token(&account).await, failed);
+            requests += script.requests().len();
+        }
+        assert!((1..12).contains(&requests), "{requests} requests in a minute");
+        // The next attempt has the new refresh token.
+        script.document(TOKEN_URL, &body.replace("N_A", "Bearer").replace("odd", "second"));
+        tokio::time::advance(Duration::from_secs(75)).await;
+        assert_eq!(token(&account).await, Ok(Some("Bearer second".into())));
+        let request = script.take_requests().pop().expect("a request");
+        assert!(String::from_utf8_lossy(request.body()).contains("refresh_token=r2"));
     }
 
     #[tokio::test(start_paused = true)]
