@@ -5,9 +5,10 @@
 //! [`SignIn`], and the [`Vault`] keeps that sign-in. The module knows no MCP.
 //!
 //! Invariants: a token is sent to the resource for which it was issued, and to no other. Issuers
-//! and resources are compared as the texts that came. Codes, refresh tokens, assertions and secrets
-//! of clients leave this machine over TLS only. A connection for a URL that a server has named
-//! leads to an allowed address. Errors and `Debug` contain no secret.
+//! are compared as the texts that came, apart from a slash behind the host. A resource is sent as
+//! the text that came, which the parser of URLs does not read as another one. Codes, refresh
+//! tokens, assertions and secrets of clients leave this machine over TLS only. A connection for a
+//! URL that a server has named leads to an allowed address. Errors and `Debug` contain no secret.
 //!
 //! Decision: docs/decisions/0039-sign-in-to-upstreams.md
 
@@ -20,6 +21,8 @@ mod exchange;
 mod metadata;
 mod registration;
 mod revocation;
+mod secret_search;
+mod secret_spelling;
 mod sign_in;
 mod signing_key;
 mod state_folder;
@@ -46,6 +49,7 @@ pub(crate) use access_token::token_finders;
 pub use account::{Account, TokenOutcome};
 pub use challenge::BearerChallenge;
 pub use exchange::{ANSWER_TIMEOUT, Exchange, ExchangeHttp, finish_exchanges};
+pub(crate) use secret_search::{Repetition, SecretSearch};
 pub use sign_in::SignIn;
 pub use signing_key::SigningKey;
 pub use state_folder::StateFolderProblem;

@@ -93,6 +93,8 @@ struct AccountState {
     version: Option<RecordVersion>,
     /// Why the sign-in in the vault cannot be read: its tokens are not used.
     unreadable: Option<OAuthError>,
+    /// Version of the sign-in that the renewal has written: it is no change by another process.
+    written: Option<RecordVersion>,
     /// Sign-in whose renewal could not be written, before and after it.
     unwritten: Option<Box<(SignInRecord, SignInRecord)>>,
     backoff: Backoff,
@@ -138,6 +140,7 @@ impl Account {
             look: None,
             version: None,
             unreadable: None,
+            written: None,
             unwritten: None,
             backoff: BACKOFF,
             scope: None,
@@ -332,6 +335,7 @@ impl Account {
         // The user may have signed in or out in the meantime.
         state.look = None;
         self.look(&mut state, Instant::now());
+        let version = state.written.take().or(version);
         let number = state.issued + 1;
         let token = issued.and_then(|(issued, sign_in)| match *self.sign_in.borrow() {
             Some(present) if present == sign_in => AccessToken::new(&issued, sign_in, number),

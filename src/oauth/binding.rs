@@ -6,6 +6,7 @@
 //! holds until the issuer or the client is changed in the configuration.
 
 use super::discovery::changed;
+use super::metadata::is_same_issuer;
 use super::vault::{BoundClient, Vault};
 use super::{Grant, OAuthError, Settings};
 
@@ -33,7 +34,10 @@ pub(super) fn check(
     };
     // What this process knows holds where nothing can be noted.
     match noted.as_ref().or(known) {
-        Some(bound) if bound.client_id == wanted.client_id && bound.issuer != wanted.issuer => {
+        Some(bound)
+            if bound.client_id == wanted.client_id
+                && !is_same_issuer(&bound.issuer, &wanted.issuer) =>
+        {
             let text = changed(&bound.issuer, issuer);
             Err(OAuthError::Refused(format!("{text}: if that is right, set auth.issuer")))
         }

@@ -559,7 +559,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_debugged_shows_no_secret() {
-        let (token, lifetime) = ("hunter4".into(), None);
+        let (token, lifetime) = (Ok("hunter4".into()), None);
         let issued = IssuedToken { token, refresh_token: Some("hunter5".into()), lifetime };
         let access =
             crate::oauth::AccessToken::new(&issued, SignInNumber::default(), 1).expect("valid");
@@ -717,6 +717,10 @@ pub(super) mod tests {
         ] {
             assert!(!record.is_of(&settings), "{record:?}");
         }
+        let issued_by = |issuer: &str| Settings { issuer: Some(issuer.into()), ..of_user(None) };
+        assert!(record().is_of(&issued_by("https://id.test")));
+        assert!(record().is_of(&issued_by("https://id.test/")));
+        assert!(!record().is_of(&issued_by("https://id.test/t")));
         let of_name = SignInRecord { resource: Some("urn:x".into()), ..record() };
         assert!(of_name.is_of(&Settings { resource: named, ..of_user(None) }));
     }

@@ -23,7 +23,9 @@ impl Server {
     fn start(resource: &str, server: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
-        let fill = |text: &str| text.replace("{own}", &format!("http://{address}"));
+        let port = address.rsplit_once(':').expect("a port").1;
+        let fill =
+            |text: &str| text.replace("{own}", &format!("http://{address}")).replace("PORT", port);
         let (resource, server) = (fill(resource), fill(server));
         let requests = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&requests);
@@ -200,6 +202,21 @@ fn a_hostile_server_gets_no_token_request_and_leaves_one_line_of_audit() {
         let lines = audited(folder.path());
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].contains(r#""upstream":"inner","outcome":"error""#), "{lines:?}");
+    }
+}
+
+#[test]
+fn the_host_of_the_page_is_shown_beside_the_issuer_if_it_is_another_one() {
+    for (host, shown) in [("127.0.0.1", ""), ("localhost", ", on a page of http://localhost:PORT")]
+    {
+        let endpoint = METADATA.replace("{own}/authorize", "http://HOST:PORT/authorize?state=x");
+        let server = Server::start(RESOURCE, &endpoint.replace("HOST", host));
+        let port = server.address.rsplit_once(':').expect("a port").1;
+        let folder = folder(&config(&server));
+        let (code, said) = log_in(folder.path(), |_, query| come_back(query, "code=c"));
+        assert_eq!(code, 0, "{said}");
+        let shown = format!("Sign in at http://127.0.0.1:PORT{shown}:").replace("PORT", port);
+        assert!(said.starts_with(&shown), "{said}");
     }
 }
 
