@@ -14,7 +14,6 @@
 
 mod access_token;
 mod account;
-mod binding;
 mod challenge;
 mod discovery;
 mod exchange;
@@ -25,7 +24,6 @@ mod secret_search;
 mod secret_spelling;
 mod sign_in;
 mod signing_key;
-mod state_folder;
 mod step_up;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -52,8 +50,7 @@ pub use exchange::{ANSWER_TIMEOUT, Exchange, ExchangeHttp, finish_exchanges};
 pub(crate) use secret_search::{Repetition, SecretSearch};
 pub use sign_in::SignIn;
 pub use signing_key::SigningKey;
-pub use state_folder::StateFolderProblem;
-pub use vault::{SignInNumber, SignInRecord, Vault};
+pub use vault::{SignInNumber, SignInRecord, StateFolderProblem, Vault};
 
 /// Settings of the account at one upstream. `Debug` tells two accounts apart, without secrets.
 #[derive(Debug, Clone, PartialEq)]

@@ -23,13 +23,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::access_token::{AccessToken, TokenFinders, token_finders, token_of};
-use super::binding;
 use super::challenge::BearerChallenge;
 use super::discovery::{Discovered, discover};
 use super::step_up::StepUp;
 use super::token_request::{IssuedToken, TokenGrant, TokenRequest};
 use super::url_rules::OAuthClient;
-use super::vault::{BoundClient, RecordVersion, SignInNumber, SignInRecord};
+use super::vault::{BoundClient, RecordVersion, SignInNumber, SignInRecord, binding};
 use super::{Grant, OAuthError, OAuthHttp, Settings};
 use crate::backoff::Backoff;
 use crate::sync::Mutex;

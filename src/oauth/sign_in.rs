@@ -8,7 +8,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use subtle::ConstantTimeEq;
 use url::{Url, form_urlencoded};
 
-use super::binding;
 use super::challenge::BearerChallenge;
 use super::discovery::{Discovered, discover};
 use super::metadata::is_same_issuer;
@@ -16,7 +15,7 @@ use super::registration::register;
 use super::step_up::StepUp;
 use super::token_request::{TokenGrant, TokenRequest};
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient, without_parameters};
-use super::vault::{SignInNumber, SignInRecord};
+use super::vault::{SignInNumber, SignInRecord, binding};
 use super::{ClientCredential, Grant, OAuthError, OAuthHttp, RegisteredClient, Settings};
 use crate::quote::quote;
 use crate::secret::{Secret, random_token};

@@ -58,6 +58,8 @@ impl Fleet {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.args(arguments).args(["--config", "weir.toml"]);
         command.current_dir(self.folder()).kill_on_drop(true).stdin(Stdio::null());
+        // Not that of the user who runs the tests, in which other tests leave sign-ins.
+        command.env("XDG_STATE_HOME", self.folder().join("state-home"));
         command
     }
 
