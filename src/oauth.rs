@@ -5,24 +5,25 @@
 //! [`SignIn`], and the [`Vault`] keeps that sign-in. The module knows no MCP.
 //!
 //! Invariants: a token is sent to the resource for which it was issued, and to no other. Issuers
-//! and resources are compared as the texts that came. Codes, refresh tokens, assertions and secrets
-//! of clients leave this machine over TLS only. A connection for a URL that a server has named
-//! leads to an allowed address. Errors and `Debug` contain no secret.
+//! are compared as the texts that came, apart from a slash behind the host. A resource is sent as
+//! the text that came, which the parser of URLs does not read as another one. Codes, refresh
+//! tokens, assertions and secrets of clients leave this machine over TLS only. A connection for a
+//! URL that a server has named leads to an allowed address. Errors and `Debug` contain no secret.
 //!
 //! Decision: docs/decisions/0039-sign-in-to-upstreams.md
 
 mod access_token;
 mod account;
-mod binding;
 mod challenge;
 mod discovery;
 mod exchange;
 mod metadata;
 mod registration;
 mod revocation;
+mod secret_search;
+mod secret_spelling;
 mod sign_in;
 mod signing_key;
-mod state_folder;
 mod step_up;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -46,10 +47,10 @@ pub(crate) use access_token::token_finders;
 pub use account::{Account, TokenOutcome};
 pub use challenge::BearerChallenge;
 pub use exchange::{ANSWER_TIMEOUT, Exchange, ExchangeHttp, finish_exchanges};
+pub(crate) use secret_search::{Repetition, SecretSearch};
 pub use sign_in::SignIn;
 pub use signing_key::SigningKey;
-pub use state_folder::StateFolderProblem;
-pub use vault::{SignInNumber, SignInRecord, Vault};
+pub use vault::{SignInNumber, SignInRecord, StateFolderProblem, Vault};
 
 /// Settings of the account at one upstream. `Debug` tells two accounts apart, without secrets.
 #[derive(Debug, Clone, PartialEq)]

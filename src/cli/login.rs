@@ -174,8 +174,8 @@ async fn sign_in(
     let (uri, earlier) = (listener.uri(), earlier.as_ref());
     let sign_in = SignIn::begin(http, name, account, &challenge, uri, earlier);
     let sign_in = sign_in.await.map_err(failure)?;
-    let issuer = sanitize_line(sign_in.issuer());
-    output::print_stderr(&format!("Sign in at {issuer}:\n\n{}\n", sign_in.url()));
+    let place = sanitize_line(&sign_in.place());
+    output::print_stderr(&format!("Sign in at {place}:\n\n{}\n", sign_in.url()));
     // The page is there until the user has signed in.
     let _page = match args.no_browser {
         true => None,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::HeaderValue;
-use memchr::memmem::Finder;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::OAuthError;
+use super::secret_search::SecretPatterns;
 use super::token_request::{IssuedToken, sensitive};
 use super::vault::SignInNumber;
 use crate::secret::Secret;
@@ -26,22 +26,12 @@ pub struct AccessToken {
 }
 
 /// Finders of access tokens in the bytes that a server sends.
-pub(crate) type TokenFinders = Arc<[Finder<'static>]>;
+pub(crate) type TokenFinders = Arc<SecretPatterns>;
 
-/// Makes the finders of these tokens, also in the forms in which servers write them in JSON. One
-/// that is too short to be a secret is not found.
+/// Makes the finders of these tokens. One that is too short to be a secret is not found.
 pub(crate) fn token_finders<'a>(tokens: impl IntoIterator<Item = &'a str>) -> TokenFinders {
-    let mut finders = Vec::new();
-    for token in tokens.into_iter().filter(|token| token.len() >= MIN_SECRET_BYTES) {
-        finders.push(Finder::new(token).into_owned());
-        for (character, escaped) in [('/', r"\/"), ('+', r"\u002B")] {
-            if token.contains(character) {
-                let escaped = Zeroizing::new(token.replace(character, escaped));
-                finders.push(Finder::new(&*escaped).into_owned());
-            }
-        }
-    }
-    finders.into()
+    let tokens = tokens.into_iter().filter(|token| token.len() >= MIN_SECRET_BYTES);
+    Arc::new(SecretPatterns::new(tokens))
 }
 
 impl AccessToken {
@@ -74,7 +64,8 @@ impl AccessToken {
             let lifetime = lifetime.max(MIN_LIFETIME);
             (now + lifetime.mul_f64(RENEWED_AT), now + lifetime)
         });
-        Ok(Self { authorization: authorization(&issued.token)?, times, number, sign_in })
+        let token = issued.token.as_ref().map_err(Clone::clone)?;
+        Ok(Self { authorization: authorization(token)?, times, number, sign_in })
     }
 }
 

@@ -23,13 +23,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::access_token::{AccessToken, TokenFinders, token_finders, token_of};
-use super::binding;
 use super::challenge::BearerChallenge;
 use super::discovery::{Discovered, discover};
 use super::step_up::StepUp;
 use super::token_request::{IssuedToken, TokenGrant, TokenRequest};
 use super::url_rules::OAuthClient;
-use super::vault::{BoundClient, RecordVersion, SignInNumber, SignInRecord};
+use super::vault::{BoundClient, RecordVersion, SignInNumber, SignInRecord, binding};
 use super::{Grant, OAuthError, OAuthHttp, Settings};
 use crate::backoff::Backoff;
 use crate::sync::Mutex;
@@ -93,6 +92,8 @@ struct AccountState {
     version: Option<RecordVersion>,
     /// Why the sign-in in the vault cannot be read: its tokens are not used.
     unreadable: Option<OAuthError>,
+    /// Version of the sign-in that the renewal has written: it is no change by another process.
+    written: Option<RecordVersion>,
     /// Sign-in whose renewal could not be written, before and after it.
     unwritten: Option<Box<(SignInRecord, SignInRecord)>>,
     backoff: Backoff,
@@ -138,6 +139,7 @@ impl Account {
             look: None,
             version: None,
             unreadable: None,
+            written: None,
             unwritten: None,
             backoff: BACKOFF,
             scope: None,
@@ -332,6 +334,7 @@ impl Account {
         // The user may have signed in or out in the meantime.
         state.look = None;
         self.look(&mut state, Instant::now());
+        let version = state.written.take().or(version);
         let number = state.issued + 1;
         let token = issued.and_then(|(issued, sign_in)| match *self.sign_in.borrow() {
             Some(present) if present == sign_in => AccessToken::new(&issued, sign_in, number),

@@ -12,10 +12,11 @@ use url::Url;
 
 use super::challenge::BearerChallenge;
 use super::metadata::{
-    Document, ResourceMetadata, ServerMetadata, resource_metadata_urls, server_metadata_urls,
+    Document, ResourceMetadata, ServerMetadata, is_same_issuer, resource_metadata_urls,
+    server_metadata_urls,
 };
 use super::step_up::MAX_SCOPE_BYTES;
-use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
+use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient, parse_name};
 use super::{OAuthError, ResourceIndicator, Settings};
 use crate::json::Object;
 use crate::quote::quote;
@@ -86,7 +87,9 @@ pub(super) async fn discover(
     let metadata = resource_metadata(client, challenge).await?;
     let issuers = metadata.as_ref().map_or(&[][..], |metadata| &metadata.authorization_servers);
     let server = match (&settings.issuer, issuers) {
-        (Some(pinned), issuers) if issuers.is_empty() || issuers.contains(pinned) => {
+        (Some(pinned), issuers)
+            if issuers.is_empty() || issuers.iter().any(|it| is_same_issuer(it, pinned)) =>
+        {
             server_metadata(client, pinned).await?
         }
         (Some(pinned), [other, ..]) => return Err(OAuthError::Refused(changed(pinned, other))),
@@ -139,7 +142,11 @@ async fn resource_metadata(
         let Some(metadata) = fetch::<ResourceMetadata>(client, url).await? else { continue };
         if !metadata.describes(upstream) {
             let named = quote(&metadata.resource, MAX_SHOWN_CHARS);
-            let text = format!("the metadata of the upstream are about another server, {named}");
+            let what = match parse_name(&metadata.resource) {
+                Some(_) => "are about another server",
+                None => "name a resource that is not a URL in its usual form",
+            };
+            let text = format!("the metadata of the upstream {what}, {named}");
             return Err(OAuthError::Refused(text));
         }
         return Ok(Some(metadata));
@@ -153,14 +160,14 @@ async fn server_metadata(
     issuer: &str,
 ) -> Result<ServerMetadata, OAuthError> {
     let shown = quote(issuer, MAX_SHOWN_CHARS);
-    let url = Url::parse(issuer)
-        .map_err(|_| OAuthError::Refused(format!("the issuer {shown} is not a URL")))?;
+    let not_a_url = || OAuthError::Refused(format!("the issuer {shown} is not a URL"));
+    let url = parse_name(issuer).ok_or_else(not_a_url)?;
     let Settings { metadata_url, metadata_issuer, .. } = client.settings;
     let urls = match metadata_url {
         Some(url) => vec![url.clone()],
         None => server_metadata_urls(&url),
     };
-    match find_server(client, urls, &[metadata_issuer.as_deref().unwrap_or(issuer)]).await? {
+    match find_server(client, urls, metadata_issuer.as_deref().unwrap_or(issuer)).await? {
         Some(metadata) => Ok(metadata),
         None => {
             let text = format!("the authorization server {shown} has no metadata");
@@ -173,24 +180,23 @@ async fn server_metadata(
 /// it has without metadata (spec 2025-03-26, authorization, 2.3).
 async fn server_at_origin(client: &OAuthClient<'_>) -> Result<ServerMetadata, OAuthError> {
     let origin = client.settings.upstream.origin().ascii_serialization();
-    let with_slash = format!("{origin}/");
     let found = match Url::parse(&origin) {
-        Ok(url) => find_server(client, server_metadata_urls(&url), &[&origin, &with_slash]).await?,
+        Ok(url) => find_server(client, server_metadata_urls(&url), &origin).await?,
         Err(_) => None,
     };
     Ok(found.unwrap_or_else(|| ServerMetadata::default_of(&origin)))
 }
 
-/// Looks for the metadata of an authorization server that may call itself by one of these issuers.
+/// Looks for the metadata of the authorization server with this issuer.
 async fn find_server(
     client: &OAuthClient<'_>,
     urls: Vec<String>,
-    issuers: &[&str],
+    issuer: &str,
 ) -> Result<Option<ServerMetadata>, OAuthError> {
     for url in urls {
         let Some(metadata) = fetch::<ServerMetadata>(client, &url).await? else { continue };
         // RFC 8414, 3.3: a document of another issuer must not be used.
-        if !issuers.contains(&&*metadata.issuer) {
+        if !is_same_issuer(issuer, &metadata.issuer) {
             let named = quote(&metadata.issuer, MAX_SHOWN_CHARS);
             let text = format!(
                 "the metadata at {} are of another issuer, {named}: if that is right, set \
@@ -322,17 +328,22 @@ mod tests {
         for (issuer, document, error) in [
             (
                 "https://id.test",
-                server("https://id.test/"),
+                server("https://ID.test"),
                 "the metadata at https://id.test/.well-known/oauth-authorization-server are of \
-                 another issuer, https://id.test/: if that is right, set auth.issuer and \
+                 another issuer, https://ID.test: if that is right, set auth.issuer and \
                  auth.metadata_issuer",
             ),
             (
                 "https://id.test/",
-                server("https://id.test"),
+                server("https://id.test//"),
                 "the metadata at https://id.test/.well-known/oauth-authorization-server are of \
-                 another issuer, https://id.test: if that is right, set auth.issuer and \
+                 another issuer, https://id.test//: if that is right, set auth.issuer and \
                  auth.metadata_issuer",
+            ),
+            (
+                "https://id.test/x/..",
+                server("https://id.test"),
+                "the issuer https://id.test/x/.. is not a URL",
             ),
             (
                 "http://id.test",
@@ -352,6 +363,44 @@ mod tests {
         let found = run(&script, &settings(), &BearerChallenge::default()).await;
         let error = "the metadata of the upstream are about another server, https://mcp.test/b";
         assert_eq!(found, Err(OAuthError::Refused(error.into())));
+        let script = Script::default();
+        script.document(RESOURCE, &resource("https://id.test").replace("/a/mcp", "/b/../a/mcp"));
+        let found = run(&script, &settings(), &BearerChallenge::default()).await;
+        let error = "the metadata of the upstream name a resource that is not a URL in its usual \
+                     form, https://mcp.test/b/../a/mcp";
+        assert_eq!(found, Err(OAuthError::Refused(error.into())));
+    }
+
+    #[tokio::test]
+    async fn an_issuer_may_have_a_slash_behind_its_host_in_one_of_its_documents() {
+        for named in ["https://id.test", "https://id.test/"] {
+            for own in ["https://id.test", "https://id.test/"] {
+                for issuer in [None, Some("https://id.test"), Some("https://id.test/")] {
+                    let script = Script::default();
+                    script.document(RESOURCE, &resource(named));
+                    script.document(SERVER, &server(own));
+                    let issuer = issuer.map(str::to_owned);
+                    let settings = Settings { issuer, ..settings() };
+                    let found = run(&script, &settings, &BearerChallenge::default()).await;
+                    // The text is that of the server itself, which its responses repeat.
+                    assert_eq!(found.expect("a server").server.issuer, own);
+                }
+            }
+        }
+        for (named, own) in [
+            ("https://id.test/t", "https://id.test/t/"),
+            ("https://id.test/t/", "https://id.test/t"),
+        ] {
+            let script = Script::default();
+            script.document(RESOURCE, &resource(named));
+            script.document(&format!("{SERVER}/t"), &server(own));
+            let found = run(&script, &settings(), &BearerChallenge::default()).await;
+            assert!(matches!(found, Err(OAuthError::Refused(_))), "{found:?}");
+            script.document(RESOURCE, &resource(own));
+            let settings = Settings { issuer: Some(named.to_owned()), ..settings() };
+            let found = run(&script, &settings, &BearerChallenge::default()).await;
+            assert!(matches!(found, Err(OAuthError::Refused(_))), "{found:?}");
+        }
     }
 
     #[tokio::test]

@@ -5,6 +5,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use url::Url;
 
+use super::url_rules::parse_name;
+
 /// Kind of metadata document.
 pub(super) trait Document: DeserializeOwned {
     /// Name that each document of this kind has.
@@ -99,14 +101,23 @@ impl ResourceMetadata {
 
 /// Returns whether the identifier of a resource names this endpoint, or a folder of it.
 pub(super) fn names(resource: &str, endpoint: &Url) -> bool {
-    let Ok(resource) = Url::parse(resource) else { return false };
+    let Some(resource) = parse_name(resource) else { return false };
     let folder = resource.path().trim_end_matches('/');
     let below = endpoint.path().strip_prefix(folder);
     resource.origin() == endpoint.origin()
-        && resource.username().is_empty()
-        && resource.password().is_none()
         && resource.fragment().is_none()
         && below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Returns whether two issuers are the same text, apart from a slash behind the host, which is the
+/// path of both (RFC 3986, 6.2.3): some servers write it in one of their documents only.
+pub(super) fn is_same_issuer(one: &str, other: &str) -> bool {
+    let without_slash = |issuer: &str| {
+        let rest = issuer.split_once("://").and_then(|(_, rest)| rest.strip_suffix('/'));
+        let is_after_host = rest.is_some_and(|host| !host.contains(['/', '?', '#']));
+        issuer.len() - usize::from(is_after_host)
+    };
+    one[..without_slash(one)] == other[..without_slash(other)]
 }
 
 /// Returns the URLs at which the metadata of a resource may be, in the order in which they are
@@ -203,6 +214,8 @@ mod tests {
             "https://a.test/x/mcp?project=a",
             "https://a.test/x",
             "https://A.test:443/",
+            "HTTPS://a.test:443",
+            "https://a.test:/x/mcp",
         ] {
             assert!(describes(resource), "{resource}");
         }
@@ -216,8 +229,52 @@ mod tests {
             "https://a.test/x#f",
             "a.test",
             "",
+            // The parser reads these as other texts, and a server may not.
+            "https:\\\\a.test\\x\\mcp",
+            "https://a.test\\x/mcp",
+            "https://a.test/x\\mcp",
+            "https:a.test/x/mcp",
+            "https:/a.test/x/mcp",
+            "https:///a.test/x/mcp",
+            "https://a.test/x/\tmcp",
+            "https://a.te\nst/x/mcp",
+            " https://a.test/x/mcp",
+            "https://a.test/x/mcp ",
+            "https://a.test/x/mcp?a b",
+            "https://a.test/y/../x/mcp",
+            "https://a.test/./x/mcp",
+            "https://a.test/y/%2e%2E/x/mcp",
+            "https://a.test/x/mcp/..",
+            "https://a.test/%78/mcp",
+            "https://a%2etest/x/mcp",
+            "https://ａ.test/x/mcp",
+            "https://a.test:0443/x/mcp",
+            "https://ann@a.test/x/mcp",
+            "https://:@a.test/x/mcp",
+            "https://a.test/x#",
         ] {
             assert!(!describes(resource), "{resource}");
+        }
+    }
+
+    #[test]
+    fn issuers_are_the_same_with_and_without_a_slash_behind_the_host_only() {
+        for (one, other, is_same) in [
+            ("https://a.test", "https://a.test", true),
+            ("https://a.test", "https://a.test/", true),
+            ("https://a.test:8443/", "https://a.test:8443", true),
+            ("https://a.test/t", "https://a.test/t/", false),
+            ("https://a.test//", "https://a.test/", false),
+            ("https://a.test?x/", "https://a.test?x", false),
+            ("https://a.test#/", "https://a.test#", false),
+            ("https://A.test", "https://a.test", false),
+            ("https://a.test:443", "https://a.test", false),
+            ("http://a.test", "https://a.test", false),
+            ("a.test/", "a.test", false),
+            ("", "/", false),
+        ] {
+            assert_eq!(is_same_issuer(one, other), is_same, "{one} {other}");
+            assert_eq!(is_same_issuer(other, one), is_same, "{other} {one}");
         }
     }
 

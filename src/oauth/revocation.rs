@@ -1,8 +1,5 @@
 //! Revocation of a sign-in at its authorization server (RFC 7009).
 
-use bytes::Bytes;
-use hyper::Request;
-
 use super::token_request::{Form, authenticate, form_request};
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
 use super::vault::SignInRecord;
@@ -37,8 +34,8 @@ impl SignInRecord {
         form.append_secret("token", token.expose());
         form.append("token_type_hint", kind);
         let authorization = authenticate(&self.server(), &client, &mut form)?;
-        let request: Request<Bytes> = form_request(form, authorization);
-        let status = OAuthClient::new(http, settings).send_for_status(endpoint, request).await?;
+        let (url, request) = form_request(endpoint, form, authorization);
+        let status = OAuthClient::new(http, settings).send_for_status(&url, request).await?;
         if status.is_success() {
             return Ok(true);
         }

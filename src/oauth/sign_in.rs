@@ -8,14 +8,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use subtle::ConstantTimeEq;
 use url::{Url, form_urlencoded};
 
-use super::binding;
 use super::challenge::BearerChallenge;
 use super::discovery::{Discovered, discover};
+use super::metadata::is_same_issuer;
 use super::registration::register;
 use super::step_up::StepUp;
 use super::token_request::{TokenGrant, TokenRequest};
-use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
-use super::vault::{SignInNumber, SignInRecord};
+use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient, without_parameters};
+use super::vault::{SignInNumber, SignInRecord, binding};
 use super::{ClientCredential, Grant, OAuthError, OAuthHttp, RegisteredClient, Settings};
 use crate::quote::quote;
 use crate::secret::{Secret, random_token};
@@ -72,7 +72,6 @@ impl SignIn {
         let endpoint = server.authorization_endpoint.as_deref();
         let endpoint = endpoint.ok_or_else(|| refuse("has no authorization endpoint"))?;
         client.check(endpoint).map_err(OAuthError::Refused)?;
-        let mut url = Url::parse(endpoint).map_err(|_| refuse("has no authorization endpoint"))?;
         let configured = match &settings.grant {
             Grant::AuthorizationCode { client } => client.as_ref(),
             Grant::ClientCredentials(_) | Grant::JwtBearer { .. } => None,
@@ -82,7 +81,8 @@ impl SignIn {
         let known = earlier.filter(|it| it.is_configured_client).map(SignInRecord::bound);
         binding::check(upstream, settings, known.as_ref(), &server.issuer)?;
         let (resource, scope) = (discovered.resource(settings), discovered.scope(settings));
-        let is_of = |it: &&SignInRecord| it.is_of(settings) && it.issuer == server.issuer;
+        let is_of =
+            |it: &&SignInRecord| it.is_of(settings) && is_same_issuer(&it.issuer, &server.issuer);
         let (step_up, before) = match earlier.filter(is_of) {
             Some(earlier) => (earlier.step_up.clone(), earlier.scope.as_deref()),
             None => (StepUp::default(), None),
@@ -93,20 +93,22 @@ impl SignIn {
                 .await?;
         let (verifier, state) = (random_token(), random_token());
         let challenge = URL_SAFE_NO_PAD.encode(sha256(verifier.as_bytes()));
+        let mut parameters = vec![
+            ("response_type", "code"),
+            ("client_id", &*registered.id),
+            ("redirect_uri", &*redirect_uri),
+            ("state", &*state),
+            ("code_challenge", &*challenge),
+            ("code_challenge_method", "S256"),
+        ];
+        let optional = [("resource", resource.as_deref()), ("scope", scope.as_deref())];
+        parameters.extend(optional.into_iter().filter_map(|(name, it)| Some((name, it?))));
+        parameters.extend(settings.params.iter().map(|(name, value)| (&**name, &**value)));
+        let is_own = |name: &str| parameters.iter().any(|(own, _)| *own == name);
+        let mut url = Url::parse(&without_parameters(endpoint, is_own))
+            .map_err(|_| refuse("has no authorization endpoint"))?;
         url.set_fragment(None);
-        url.query_pairs_mut()
-            .append_pair("response_type", "code")
-            .append_pair("client_id", &registered.id)
-            .append_pair("redirect_uri", &redirect_uri)
-            .append_pair("state", &state)
-            .append_pair("code_challenge", &challenge)
-            .append_pair("code_challenge_method", "S256");
-        for (name, value) in [("resource", &resource), ("scope", &scope)] {
-            if let Some(value) = value {
-                url.query_pairs_mut().append_pair(name, value);
-            }
-        }
-        url.query_pairs_mut().extend_pairs(&settings.params);
+        url.query_pairs_mut().extend_pairs(parameters);
         if let Some(method) = method {
             // RFC 7591, 3.2.1: the server may choose another method than the requested one.
             discovered.server.token_endpoint_auth_methods_supported = Some(vec![method]);
@@ -134,6 +136,16 @@ impl SignIn {
     /// Issuer at which the user signs in.
     pub fn issuer(&self) -> &str {
         &self.discovered.server.issuer
+    }
+
+    /// Returns the place at which the user signs in: the issuer, and the origin of its page if that
+    /// is another one.
+    pub fn place(&self) -> String {
+        let (issuer, page) = (self.issuer(), self.url.origin());
+        match Url::parse(issuer).is_ok_and(|issuer| issuer.origin() == page) {
+            true => issuer.to_owned(),
+            false => format!("{issuer}, on a page of {}", page.ascii_serialization()),
+        }
     }
 
     /// Returns whether a query, with which a browser came, is the response to this sign-in.
@@ -193,7 +205,7 @@ impl SignIn {
             step_up: self.step_up,
             expires: issued.expires(),
             lifetime: issued.lifetime.map(|lifetime| lifetime.as_secs()),
-            access_token: issued.token,
+            access_token: issued.token?,
             refresh_token: issued.refresh_token,
         })
     }
@@ -341,6 +353,73 @@ mod tests {
             assert_eq!(form[name], value, "{name}");
         }
         assert_eq!(URL_SAFE_NO_PAD.encode(sha256(form["code_verifier"].as_bytes())), challenge);
+    }
+
+    #[tokio::test]
+    async fn a_parameter_of_the_endpoint_or_of_the_configuration_does_not_come_twice() {
+        let params = vec![("audience".to_owned(), "mine".to_owned())];
+        let settings = Settings { params, scopes: Some(vec!["x".to_owned()]), ..of_user() };
+        let query = "response_type=token&a=b&client_id=x&redirect_uri=https%3A%2F%2Fevil.test&state=s\
+                     &code_challenge=c&code_challenge_method=plain&resource=r&scope=y&sco%70e=z\
+                     &audience=theirs&c=d%20e&a=f";
+        let server = metadata("").replace("?a=b", &format!("?{query}#part"));
+        let sign_in = begin(&Script::default(), &server, settings).await.expect("it begins");
+        assert!(
+            sign_in.url().starts_with("https://mcp.test/authorize?a=b&c=d%20e&a=f&response_type")
+        );
+        let asked = parameters(&sign_in);
+        for (name, value) in [
+            ("response_type", "code"),
+            ("client_id", "new"),
+            ("redirect_uri", "http://127.0.0.1:7/callback"),
+            ("code_challenge_method", "S256"),
+            ("resource", "https://mcp.test/mcp"),
+            ("scope", "x"),
+            ("audience", "mine"),
+        ] {
+            assert_eq!(asked[name], value, "{name}");
+            assert_eq!(sign_in.url.query_pairs().filter(|(it, _)| it == name).count(), 1, "{name}");
+        }
+        assert!(!sign_in.url().contains('#'));
+    }
+
+    #[tokio::test]
+    async fn the_page_of_a_sign_in_is_shown_where_its_host_is_not_that_of_the_issuer() {
+        for (endpoint, expected) in [
+            ("https://mcp.test/authorize", "https://mcp.test"),
+            ("https://MCP.test:443/x", "https://mcp.test"),
+            ("https://login.test/x?y", "https://mcp.test, on a page of https://login.test"),
+            ("https://mcp.test:8443/", "https://mcp.test, on a page of https://mcp.test:8443"),
+            (
+                "https://mcp.test.evil.test/",
+                "https://mcp.test, on a page of https://mcp.test.evil.test",
+            ),
+        ] {
+            let server = metadata("").replace("https://mcp.test/authorize?a=b", endpoint);
+            let sign_in = begin(&Script::default(), &server, of_user()).await.expect("it begins");
+            assert_eq!(sign_in.place(), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_response_names_the_issuer_as_the_metadata_of_the_server_do() {
+        for (issuer, named, is_used) in [
+            ("https://mcp.test/", "https://mcp.test/", true),
+            ("https://mcp.test/", "https://mcp.test", false),
+            ("https://mcp.test", "https://mcp.test/", false),
+        ] {
+            let script = Script::default();
+            let server = metadata("")
+                .replace(r#""issuer":"https://mcp.test""#, &format!(r#""issuer":"{issuer}""#));
+            let sign_in = begin(&script, &server, of_user()).await.expect("it begins");
+            script.document(
+                "https://mcp.test/token",
+                r#"{"access_token":"t","token_type":"Bearer"}"#,
+            );
+            let query = format!("code=c&state={}&iss={named}", sign_in.state.expose());
+            let finished = sign_in.finish(&script, &query).await;
+            assert_eq!(finished.is_ok(), is_used, "{issuer} {named}: {finished:?}");
+        }
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! Token request and its response (RFC 6749, 5; RFC 7523; RFC 8707).
 
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
@@ -9,13 +10,15 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Request, Response, StatusCode};
-use serde::{Deserialize, Deserializer, Serialize};
-use url::form_urlencoded::{Serializer, byte_serialize};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use url::form_urlencoded::{Serializer, byte_serialize, parse};
 use zeroize::Zeroizing;
 
 use super::metadata::ServerMetadata;
+use super::secret_search::SecretPatterns;
 use super::signing_key::SigningKey;
-use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
+use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient, without_parameters};
 use super::{ClientCredential, Grant, OAuthError, RegisteredClient, Settings};
 use crate::quote::quote;
 use crate::regular_file;
@@ -49,7 +52,9 @@ pub(super) enum TokenGrant<'a> {
 /// Token that was issued.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct IssuedToken {
-    pub(super) token: Secret,
+    /// The access token, or why it cannot be used: only if there is a new refresh token, in whose
+    /// place the former one may not be valid any more.
+    pub(super) token: Result<Secret, OAuthError>,
     pub(super) refresh_token: Option<Secret>,
     /// Time after which it expires; `None` if the server does not say.
     pub(super) lifetime: Option<Duration>,
@@ -96,10 +101,10 @@ impl TokenRequest<'_> {
             form.append(name, value);
         }
         let secrets = std::mem::take(&mut form.secrets);
-        let request = form_request(form, authorization);
-        let url = &self.server.token_endpoint;
-        let response = client.send(url, request).await?;
-        read_response(&response, url, self.end(client.settings), &secrets)
+        let endpoint = &self.server.token_endpoint;
+        let (url, request) = form_request(endpoint, form, authorization);
+        let response = client.send(&url, request).await?;
+        read_response(&response, endpoint, self.end(client.settings), &secrets)
     }
 
     /// Returns which errors of the server end the sign-in. Only a refresh token ends: a code is
@@ -116,13 +121,19 @@ impl TokenRequest<'_> {
     }
 }
 
-/// Makes a request with a form.
-pub(super) fn form_request(form: Form, authorization: Option<HeaderValue>) -> Request<Bytes> {
+/// Makes a request with a form to an endpoint, and returns the URL to which it is sent.
+pub(super) fn form_request(
+    endpoint: &str,
+    form: Form,
+    authorization: Option<HeaderValue>,
+) -> (String, Request<Bytes>) {
+    let is_own = |name: &str| parse(form.text.as_bytes()).any(|(own, _)| own == name);
+    let url = without_parameters(endpoint, is_own);
     let mut request = Request::post("/").body(Bytes::from(form.text)).unwrap_or_default();
     let headers = request.headers_mut();
     headers.insert(CONTENT_TYPE, const { HeaderValue::from_static(FORM) });
     headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
-    request
+    (url, request)
 }
 
 /// Adds the credential to the form, or returns the `Authorization` header that carries it.
@@ -248,21 +259,6 @@ impl Form {
 
 // === Response ===
 
-#[derive(Deserialize)]
-struct TokenResponse {
-    access_token: String,
-    token_type: String,
-    refresh_token: Option<String>,
-    #[serde(default, deserialize_with = "lifetime")]
-    expires_in: Option<Duration>,
-}
-
-#[derive(Deserialize)]
-struct TokenErrorResponse {
-    error: String,
-    error_description: Option<String>,
-}
-
 /// Reads the response to a request that contained these secrets. An error that is among `end` ends
 /// the sign-in.
 fn read_response(
@@ -271,22 +267,24 @@ fn read_response(
     end: &[&str],
     secrets: &[Secret],
 ) -> Result<IssuedToken, OAuthError> {
-    let (status, body, url) = (response.status(), response.body(), quote(url, MAX_SHOWN_CHARS));
-    let token = serde_json::from_slice::<TokenResponse>(body).ok();
+    let (status, url) = (response.status(), quote(url, MAX_SHOWN_CHARS));
+    let body = Zeroizing::new(String::from_utf8_lossy(response.body()).into_owned());
+    let members = Members::read(&body);
+    let text = |name| members.text(name).filter(|text| !text.is_empty());
     // Some servers send tokens with the status 201, or errors with 200.
-    let token = token.filter(|_| status.is_success());
+    let token = text("access_token").filter(|_| status.is_success()).map(Secret::from);
     let can_refuse =
         status.is_success() || status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
     if token.is_none()
         && can_refuse
-        && let Ok(refusal) = serde_json::from_slice::<TokenErrorResponse>(body)
+        && let Some(code) = members.text("error")
     {
-        let shown = |text: &str| quote(&redact(text, secrets), MAX_SHOWN_CHARS);
-        let error = shown(&refusal.error);
-        let description = shown(&refusal.error_description.unwrap_or_default());
-        let text = format!("{url} refuses the request: {error}: {description}");
+        let patterns = SecretPatterns::of_request(secrets);
+        let shown = |text: &str| quote(&patterns.redact(text), MAX_SHOWN_CHARS);
+        let description = members.text("error_description").unwrap_or_default();
+        let text = format!("{url} refuses the request: {}: {}", shown(&code), shown(&description));
         let text = text.trim_end_matches([':', ' ']).to_owned();
-        return Err(match end.contains(&&*refusal.error) {
+        return Err(match end.contains(&&*code) {
             true => OAuthError::SignInNeeded(text),
             false => OAuthError::Refused(text),
         });
@@ -294,46 +292,62 @@ fn read_response(
     if !status.is_success() {
         return Err(OAuthError::Unavailable(format!("{url}: the response status is {status}")));
     }
-    let unusable = |what| Err(OAuthError::Unavailable(format!("{url}: {what}")));
-    let Some(response) = token else { return unusable("the response is not a token") };
-    let token = Secret::from(response.access_token);
-    if !response.token_type.eq_ignore_ascii_case("bearer") {
-        return unusable("the token is not of the type Bearer");
-    }
-    let is_sendable = (1..=MAX_TOKEN_BYTES).contains(&token.expose().len())
-        && token.expose().bytes().all(|byte| byte.is_ascii_graphic());
-    if !is_sendable {
-        return unusable("the token is empty, longer than 16 KiB, or not visible ASCII");
-    }
+    let unusable = |what| OAuthError::Unavailable(format!("{url}: {what}"));
+    let token = token.ok_or("the response is not a token");
+    let token = token.and_then(|token| check_token(token, members.text("token_type")));
     // Some servers send an empty one for none.
-    let refresh_token = response.refresh_token.filter(|token| !token.is_empty()).map(Secret::from);
-    if refresh_token.as_ref().is_some_and(|token| token.expose().len() > MAX_TOKEN_BYTES) {
-        return unusable("the refresh token is longer than 16 KiB");
-    }
-    Ok(IssuedToken { token, refresh_token, lifetime: response.expires_in })
-}
-
-/// Removes secrets from a text of the server, which may repeat the request.
-fn redact(text: &str, secrets: &[Secret]) -> String {
-    let secrets = secrets.iter().map(Secret::expose).filter(|secret| !secret.is_empty());
-    secrets.fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
-}
-
-/// Reads a number of seconds; some servers write it as a string.
-fn lifetime<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Seconds {
-        Number(f64),
-        Text(String),
-    }
-    let seconds = match Option::<Seconds>::deserialize(deserializer)? {
-        None => return Ok(None),
-        Some(Seconds::Number(seconds)) => Some(seconds),
-        Some(Seconds::Text(text)) => text.trim().parse().ok(),
+    let refresh_token = text("refresh_token").filter(|token| {
+        let is_short = token.len() <= MAX_REFRESH_TOKEN_BYTES;
+        if !is_short {
+            tracing::warn!(url, "refresh token of more than 32 KiB ignored");
+        }
+        is_short
+    });
+    let token = match (token.map_err(unusable), &refresh_token) {
+        (Err(error), None) => return Err(error),
+        (token, _) => token,
     };
-    let seconds = seconds.filter(|seconds: &f64| seconds.is_finite());
-    Ok(seconds.map(|seconds| Duration::from_secs_f64(seconds.clamp(0.0, MAX_LIFETIME_SECONDS))))
+    let refresh_token = refresh_token.map(Secret::from);
+    Ok(IssuedToken { token, refresh_token, lifetime: members.lifetime() })
+}
+
+/// Returns an access token that can be used.
+fn check_token(token: Secret, token_type: Option<String>) -> Result<Secret, &'static str> {
+    // RFC 6749, 7.1: a token of another type, or of an unknown one, must not be used.
+    if !token_type.is_some_and(|name| name.eq_ignore_ascii_case("bearer")) {
+        return Err("the token is not of the type Bearer");
+    }
+    let is_sendable = token.expose().len() <= MAX_TOKEN_BYTES
+        && token.expose().bytes().all(|byte| byte.is_ascii_graphic());
+    is_sendable.then_some(token).ok_or("the token is longer than 16 KiB, or not visible ASCII")
+}
+
+/// Members of a response, each of which is read for itself: an odd one must not throw away the
+/// others, since the refresh token of the request may be used up.
+struct Members<'a>(HashMap<String, &'a RawValue>);
+
+impl<'a> Members<'a> {
+    /// Reads the members of an object; there are none if it is no object.
+    fn read(text: &'a str) -> Self {
+        Self(serde_json::from_str(text).unwrap_or_default())
+    }
+
+    /// Returns the member of this name, if it is a text.
+    fn text(&self, name: &str) -> Option<String> {
+        serde_json::from_str(self.0.get(name)?.get()).ok()
+    }
+
+    /// Returns the lifetime of the token; `None` if it is unknown. Some servers write the number as
+    /// a text.
+    fn lifetime(&self) -> Option<Duration> {
+        let name = "expires_in";
+        let seconds = self.text(name).unwrap_or_else(|| {
+            self.0.get(name).map(|value| value.get().to_owned()).unwrap_or_default()
+        });
+        let seconds: f64 = seconds.trim().parse().ok()?;
+        let is_usable = seconds.is_finite() && seconds >= 0.0;
+        is_usable.then(|| Duration::from_secs_f64(seconds.min(MAX_LIFETIME_SECONDS)))
+    }
 }
 
 const JWT_BEARER_GRANT: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
@@ -344,8 +358,10 @@ const FORM: &str = "application/x-www-form-urlencoded";
 const ASSERTION_LIFETIME: Duration = Duration::from_secs(60);
 /// Maximum size of an assertion of the platform.
 const MAX_ASSERTION_BYTES: u64 = 16 * 1024;
-/// Maximum size of an access token, and of a refresh token.
+/// Maximum size of an access token.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
+/// Maximum size of a refresh token, which is larger because the record of a sign-in has the space.
+const MAX_REFRESH_TOKEN_BYTES: usize = 32 * 1024;
 /// Longest lifetime that is believed: a year.
 const MAX_LIFETIME_SECONDS: f64 = 31_536_000.0;
 
@@ -353,6 +369,7 @@ const MAX_LIFETIME_SECONDS: f64 = 31_536_000.0;
 mod tests {
     use std::collections::BTreeMap;
 
+    use serde::Deserialize;
     use url::form_urlencoded;
 
     use super::*;
@@ -409,7 +426,7 @@ mod tests {
     async fn a_secret_is_sent_in_the_way_that_the_server_accepts() {
         let grant = with_secret("p@ss word");
         let issued = IssuedToken {
-            token: "t0k".into(),
+            token: Ok("t0k".into()),
             refresh_token: None,
             lifetime: Some(Duration::from_hours(1)),
         };
@@ -491,7 +508,8 @@ mod tests {
         let long = format!(r#"{{"access_token":"{}","token_type":"Bearer"}}"#, "x".repeat(16_385));
         for (status, response, error) in [
             (200, "<!doctype html>", "the response is not a token"),
-            (200, r#"{"access_token":"x"}"#, "the response is not a token"),
+            (200, r#"{"access_token":"x"}"#, "the token is not of the type Bearer"),
+            (200, r#"{"access_token":"","token_type":"Bearer"}"#, "the response is not a token"),
             (200, r#"{"access_token":7,"token_type":"Bearer"}"#, "the response is not a token"),
             (
                 200,
@@ -501,9 +519,9 @@ mod tests {
             (
                 200,
                 r#"{"access_token":"x\r\ny: z","token_type":"Bearer"}"#,
-                "the token is empty, longer than 16 KiB, or not visible ASCII",
+                "the token is longer than 16 KiB, or not visible ASCII",
             ),
-            (200, &long, "the token is empty, longer than 16 KiB, or not visible ASCII"),
+            (200, &long, "the token is longer than 16 KiB, or not visible ASCII"),
             (302, "", "the response status is 302 Found"),
             (429, r#"{"error":"slow_down"}"#, "the response status is 429 Too Many Requests"),
             (500, r#"{"error":"x"}"#, "the response status is 500 Internal Server Error"),
@@ -527,21 +545,154 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lifetime_is_a_number_of_seconds_in_any_form() {
+    async fn a_lifetime_is_a_number_of_seconds_in_any_form_and_an_odd_one_is_unknown() {
         for (text, seconds) in [
             ("60", Some(60)),
             ("60.0", Some(60)),
             (r#""60""#, Some(60)),
             ("null", None),
             (r#""soon""#, None),
-            ("-1", Some(0)),
+            ("0", Some(0)),
             ("1e300", Some(31_536_000)),
+            ("-1", None),
+            (r#""-1""#, None),
+            ("1e400", None),
+            (r#""1e400""#, None),
+            (r#""NaN""#, None),
+            (r#""""#, None),
+            ("true", None),
+            ("[60]", None),
+            (r#"{"seconds":60}"#, None),
         ] {
             let response =
                 format!(r#"{{"access_token":"x","token_type":"Bearer","expires_in":{text}}}"#);
             let (result, ..) = send(&with_secret("x"), None, (200, &response)).await;
             let lifetime = result.expect("a token").lifetime;
             assert_eq!(lifetime, seconds.map(Duration::from_secs), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_response_with_odd_members_beside_the_tokens_is_used() {
+        let grant = with_secret("hunter2");
+        for odd in [
+            r#""scope":7"#,
+            r#""scope":["a"],"id_token":null"#,
+            r#""expires_in":{},"expires_in":1e999"#,
+            r#""token_type":"bearer""#,
+            r#""error":null"#,
+            r#""x":"\ud800""#,
+        ] {
+            let body = format!(
+                r#"{{"access_token":"t","token_type":"Bearer","refresh_token":"r",{odd}}}"#
+            );
+            let (issued, ..) = send(&grant, None, (200, &body)).await;
+            let issued = issued.expect(odd);
+            assert_eq!((issued.token, issued.refresh_token), (Ok("t".into()), Some("r".into())));
+        }
+        for odd in ["7", "[]", "null", "{}", "\"\""] {
+            let body =
+                format!(r#"{{"access_token":"t","token_type":"Bearer","refresh_token":{odd}}}"#);
+            let (issued, ..) = send(&grant, None, (200, &body)).await;
+            assert_eq!(issued.expect(odd).refresh_token, None);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refresh_token_is_not_lost_with_an_access_token_that_cannot_be_used() {
+        let grant = with_secret("hunter2");
+        let long = format!(r#""access_token":"{}","token_type":"Bearer""#, "x".repeat(16_385));
+        for (members, error) in [
+            (r#""access_token":"t""#, "the token is not of the type Bearer"),
+            (r#""access_token":"t","token_type":null"#, "the token is not of the type Bearer"),
+            (r#""access_token":"t","token_type":"N_A""#, "the token is not of the type Bearer"),
+            (r#""access_token":"t","token_type":"DPoP""#, "the token is not of the type Bearer"),
+            (
+                r#""access_token":"t","token_type":["Bearer"]"#,
+                "the token is not of the type Bearer",
+            ),
+            (r#""access_token":7,"token_type":"Bearer""#, "the response is not a token"),
+            (r#""token_type":"Bearer""#, "the response is not a token"),
+            (
+                r#""access_token":"t t","token_type":"Bearer""#,
+                "the token is longer than 16 KiB, or not visible ASCII",
+            ),
+            (&long, "the token is longer than 16 KiB, or not visible ASCII"),
+        ] {
+            let body = format!(r#"{{{members},"refresh_token":"next"}}"#);
+            let (issued, ..) = send(&grant, None, (200, &body)).await;
+            let issued = issued.expect(members);
+            let error = OAuthError::Unavailable(format!("{TOKEN_URL}: {error}"));
+            assert_eq!((issued.token, issued.refresh_token), (Err(error), Some("next".into())));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_parameter_of_the_endpoint_does_not_come_twice() {
+        let script = Script::default();
+        let called = "https://id.test/token?tenant=a%20b&x";
+        script.document(called, TOKEN.1);
+        let params = vec![("audience".to_owned(), "mine".to_owned())];
+        let settings = Settings { params, ..settings() };
+        let client = OAuthClient::new(&script, &settings);
+        let endpoint = "https://id.test/token?grant_type=password&tenant=a%20b&sco%70e=all&x\
+                        &audience=theirs#part";
+        let issuer = "https://id.test".to_owned();
+        let server = ServerMetadata::of_token_endpoint(issuer, endpoint.into(), None);
+        let registered = RegisteredClient { id: "weir".into(), credential: ClientCredential::None };
+        let request = TokenRequest {
+            grant: TokenGrant::ClientCredentials,
+            client: Some(&registered),
+            server: &server,
+            resource: None,
+            scope: Some("a"),
+        };
+        request.send(&client).await.expect("issued");
+        assert_eq!(script.requests(), [format!("POST {called}")]);
+    }
+
+    #[tokio::test]
+    async fn what_a_server_repeats_of_a_request_in_another_encoding_is_not_shown() {
+        let secret = "p@ss/w+rd \"ü\\ hunter2-canary";
+        let grant = with_secret(secret);
+        let percent = |text: &str, is_all: bool| -> String {
+            let encode = |byte: u8| match byte {
+                byte if byte.is_ascii_alphanumeric() && !is_all => char::from(byte).to_string(),
+                byte => format!("%{byte:02X}"),
+            };
+            text.bytes().map(encode).collect()
+        };
+        let json = serde_json::to_string(secret).expect("JSON");
+        let json = &json[1..json.len() - 1];
+        let unicode: String = secret.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
+        let form: String = byte_serialize(secret.as_bytes()).collect();
+        let basic = basic("we:ir", &secret.into()).expect("a header");
+        let basic = basic.to_str().expect("text").trim_start_matches("Basic ");
+        for repeated in [
+            secret,
+            &form,
+            &form.to_lowercase(),
+            &percent(secret, false),
+            &percent(secret, false).to_lowercase(),
+            &percent(secret, true),
+            &percent(secret, true).to_lowercase(),
+            &percent(&percent(secret, false), false),
+            json,
+            &json.replace('/', "\\/"),
+            &unicode,
+            &unicode.to_uppercase().replace("\\U", "\\u"),
+            basic,
+            &percent(basic, false),
+            // A part of it.
+            &form[..30],
+            &basic[..20],
+        ] {
+            let text = format!("bad client_secret={repeated}");
+            let body = serde_json::json!({ "error": text, "error_description": text });
+            let (refused, ..) = send(&grant, None, (400, &body.to_string())).await;
+            let shown = "bad client_secret=***";
+            let expected = format!("{TOKEN_URL} refuses the request: {shown}: {shown}");
+            assert_eq!(refused, Err(OAuthError::Refused(expected)), "{repeated}");
         }
     }
 
@@ -615,11 +766,14 @@ mod tests {
         let body = r#"{"access_token":"x","token_type":"bearer","refresh_token":""}"#;
         let (issued, ..) = send(&grant, None, (200, body)).await;
         assert_eq!(issued.expect("issued").refresh_token, None);
-        let long = format!(
-            r#"{{"access_token":"x","token_type":"bearer","refresh_token":"{}"}}"#,
-            "r".repeat(16_385)
-        );
-        let (issued, ..) = send(&grant, None, (200, &long)).await;
-        assert!(issued.is_err_and(|error| error.to_string().ends_with("longer than 16 KiB")));
+        // One that is too long for the record does not replace the former one.
+        for (length, is_taken) in [(16_385, true), (32_768, true), (32_769, false)] {
+            let long = "r".repeat(length);
+            let body =
+                format!(r#"{{"access_token":"x","token_type":"bearer","refresh_token":"{long}"}}"#);
+            let (issued, ..) = send(&grant, None, (200, &body)).await;
+            let expected = is_taken.then(|| Secret::from(long));
+            assert!(issued.expect("issued").refresh_token == expected, "{length}");
+        }
     }
 }

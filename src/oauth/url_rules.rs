@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{Request, Response, StatusCode, Uri};
 use tokio::time::timeout;
-use url::{Position, Url};
+use url::{Position, Url, form_urlencoded};
 
 use super::{OAuthError, OAuthHttp, Settings};
 use crate::allowed_addresses::is_loopback_host;
@@ -107,6 +107,44 @@ impl Settings {
         let written = written.filter_map(|url| Url::parse(url).ok());
         written.chain([self.upstream.clone()]).any(|url| url.host_str() == Some(host))
     }
+}
+
+/// Returns the endpoint of a server without those parameters of its query that a request has
+/// itself: none comes twice (RFC 6749, 3.1). The others stay as they are.
+pub(super) fn without_parameters(endpoint: &str, is_own: impl Fn(&str) -> bool) -> String {
+    let endpoint = endpoint.split('#').next().unwrap_or_default();
+    let Some((rest, query)) = endpoint.split_once('?') else { return endpoint.to_owned() };
+    let is_other = |pair: &&str| {
+        let mut pairs = form_urlencoded::parse(pair.as_bytes());
+        !pairs.any(|(name, _)| is_own(&name))
+    };
+    let others: Vec<&str> = query.split('&').filter(is_other).collect();
+    match others.is_empty() {
+        true => rest.to_owned(),
+        false => format!("{rest}?{}", others.join("&")),
+    }
+}
+
+/// Parses a URL by which a server names itself or another one. The parser changes nothing of it
+/// except for the case of scheme and host, the usual port, and an empty path (RFC 3986, 6.2.2 and
+/// 6.2.3), so each reader of the text finds the same server.
+pub(super) fn parse_name(text: &str) -> Option<Url> {
+    let url = Url::parse(text).ok()?;
+    let (scheme, rest) = text.split_once("://")?;
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    // The colons of an IPv6 address are followed by its bracket.
+    let (host, port) = match authority.rsplit_once(':').filter(|(_, port)| !port.contains(']')) {
+        Some((host, port)) => (host, Some(port).filter(|port| !port.is_empty())),
+        None => (authority, None),
+    };
+    let is_port = |port: &str| url.port_or_known_default().is_some_and(|it| it.to_string() == port);
+    let parsed_path = &url[Position::BeforePath..];
+    let is_same = scheme.eq_ignore_ascii_case(url.scheme())
+        && url.host_str().is_some_and(|it| it.eq_ignore_ascii_case(host))
+        && port.is_none_or(is_port)
+        && (path == parsed_path
+            || !path.starts_with('/') && parsed_path.strip_prefix('/') == Some(path));
+    is_same.then_some(url)
 }
 
 /// Time limit of one request.

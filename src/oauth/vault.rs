@@ -8,9 +8,11 @@
 //! changed only if it is still the one that was read. A file that was moved to another name, or
 //! sealed with other keys, does not open.
 
+pub(super) mod binding;
 mod file_lock;
 mod sign_in_notes;
 mod sign_in_record;
+mod state_folder;
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Seek, Write};
@@ -24,7 +26,6 @@ use tempfile::NamedTempFile;
 use zeroize::Zeroizing;
 
 use super::OAuthError;
-use super::state_folder::{self, StateFolderProblem};
 use crate::hex::hex;
 use crate::private_file;
 use crate::sealing::{Sealer, SealingKeys};
@@ -34,6 +35,7 @@ pub(crate) use file_lock::FileLock;
 pub(super) use sign_in_notes::SignInNotes;
 pub(super) use sign_in_record::BoundClient;
 pub use sign_in_record::{SignInNumber, SignInRecord};
+pub use state_folder::StateFolderProblem;
 
 /// Folder with the sign-ins of an installation.
 pub struct Vault {
@@ -559,7 +561,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_debugged_shows_no_secret() {
-        let (token, lifetime) = ("hunter4".into(), None);
+        let (token, lifetime) = (Ok("hunter4".into()), None);
         let issued = IssuedToken { token, refresh_token: Some("hunter5".into()), lifetime };
         let access =
             crate::oauth::AccessToken::new(&issued, SignInNumber::default(), 1).expect("valid");
@@ -717,6 +719,10 @@ pub(super) mod tests {
         ] {
             assert!(!record.is_of(&settings), "{record:?}");
         }
+        let issued_by = |issuer: &str| Settings { issuer: Some(issuer.into()), ..of_user(None) };
+        assert!(record().is_of(&issued_by("https://id.test")));
+        assert!(record().is_of(&issued_by("https://id.test/")));
+        assert!(!record().is_of(&issued_by("https://id.test/t")));
         let of_name = SignInRecord { resource: Some("urn:x".into()), ..record() };
         assert!(of_name.is_of(&Settings { resource: named, ..of_user(None) }));
     }

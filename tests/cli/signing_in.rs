@@ -23,7 +23,9 @@ impl Server {
     fn start(resource: &str, server: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
-        let fill = |text: &str| text.replace("{own}", &format!("http://{address}"));
+        let port = address.rsplit_once(':').expect("a port").1;
+        let fill =
+            |text: &str| text.replace("{own}", &format!("http://{address}")).replace("PORT", port);
         let (resource, server) = (fill(resource), fill(server));
         let requests = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&requests);
@@ -204,6 +206,21 @@ fn a_hostile_server_gets_no_token_request_and_leaves_one_line_of_audit() {
 }
 
 #[test]
+fn the_host_of_the_page_is_shown_beside_the_issuer_if_it_is_another_one() {
+    for (host, shown) in [("127.0.0.1", ""), ("localhost", ", on a page of http://localhost:PORT")]
+    {
+        let endpoint = METADATA.replace("{own}/authorize", "http://HOST:PORT/authorize?state=x");
+        let server = Server::start(RESOURCE, &endpoint.replace("HOST", host));
+        let port = server.address.rsplit_once(':').expect("a port").1;
+        let folder = folder(&config(&server));
+        let (code, said) = log_in(folder.path(), |_, query| come_back(query, "code=c"));
+        assert_eq!(code, 0, "{said}");
+        let shown = format!("Sign in at http://127.0.0.1:PORT{shown}:").replace("PORT", port);
+        assert!(said.starts_with(&shown), "{said}");
+    }
+}
+
+#[test]
 fn a_sign_in_that_a_signal_ends_is_recorded_as_such() {
     let server = Server::start(RESOURCE, METADATA);
     let folder = folder(&config(&server));
@@ -269,7 +286,8 @@ fn a_proxy_is_asked_for_no_server_inside_that_an_upstream_names() {
         let egress = format!("[egress]\nproxy = \"http://{address}\"\n");
         let folder = folder(&(egress + &config(&server)));
         let (code, said) = log_in(folder.path(), |_, _| panic!("it shows no URL"));
-        assert!(code != 0 && said.contains("public"), "{host}: {said}");
+        let is_refused = said.contains("public") || said.contains("is not a URL");
+        assert!(code != 0 && is_refused, "{host}: {said}");
         assert_eq!(asked.lock().expect("unharmed").clone(), [""; 0], "{host}");
     }
 }

@@ -159,7 +159,7 @@ impl Account {
             record = self.write(unwritten, None).await?;
         }
         if self.is_new(&record)? && record.is_fresh() {
-            let (lifetime, token, number) = (record.rest(), record.access_token, record.number);
+            let (lifetime, token, number) = (record.rest(), Ok(record.access_token), record.number);
             return Ok((IssuedToken { token, refresh_token: None, lifetime }, number));
         }
         let refresh_token = record.refresh_token.clone().ok_or_else(|| self.no_sign_in())?;
@@ -229,7 +229,10 @@ impl Account {
         };
         let written = Vault::change(self.folder()?, &self.name, space, replace).await;
         match written.unwrap_or_else(|error| Ok(Err(error))) {
-            Ok(Ok(record)) => Ok(record),
+            Ok(Ok(record)) => {
+                self.state.lock().written = Some(Vault::version(self.folder()?, &self.name));
+                Ok(record)
+            }
             Ok(Err(error)) => {
                 self.state.lock().unwritten = Some(renewal);
                 Err(error)
@@ -645,6 +648,38 @@ mod tests {
         assert!(script.requests().is_empty(), "the former refresh token is not used again");
         let kept = vault.read("hub").expect("readable").expect("a record");
         assert_eq!(kept.refresh_token, Some("r2".into()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refresh_token_is_kept_also_if_the_access_token_beside_it_cannot_be_used() {
+        let state = tempfile::tempdir().expect("a folder");
+        let vault = keep(&state, &record()).await;
+        let (account, script) = of_user(&state);
+        let body = r#"{"access_token":"odd","token_type":"N_A","refresh_token":"r2"}"#;
+        script.document(TOKEN_URL, body);
+        let text = format!("{TOKEN_URL}: the token is not of the type Bearer");
+        let failed = Err(OAuthError::Unavailable(text));
+        assert_eq!(token(&account).await, failed);
+        let kept = vault.read("hub").expect("readable").expect("a record");
+        assert_eq!(
+            (kept.access_token.expose(), kept.refresh_token),
+            ("hunter2", Some("r2".into()))
+        );
+        // The record that was written for it does not end the pause after the failure.
+        script.requests();
+        let mut requests = 0;
+        for _ in 0..60 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert_eq!(token(&account).await, failed);
+            requests += script.requests().len();
+        }
+        assert!((1..12).contains(&requests), "{requests} requests in a minute");
+        // The next attempt has the new refresh token.
+        script.document(TOKEN_URL, &body.replace("N_A", "Bearer").replace("odd", "second"));
+        tokio::time::advance(Duration::from_secs(75)).await;
+        assert_eq!(token(&account).await, Ok(Some("Bearer second".into())));
+        let request = script.take_requests().pop().expect("a request");
+        assert!(String::from_utf8_lossy(request.body()).contains("refresh_token=r2"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::hex::hex;
-use crate::oauth::metadata::{ServerMetadata, names};
+use crate::oauth::metadata::{ServerMetadata, is_same_issuer, names};
 use crate::oauth::step_up::StepUp;
 use crate::oauth::token_request::IssuedToken;
 use crate::oauth::{ClientCredential, Grant, RegisteredClient, ResourceIndicator, Settings};
@@ -110,7 +110,7 @@ impl SignInRecord {
         self.upstream == settings.upstream.as_str()
             && self.endpoint.as_ref().is_none_or(|endpoint| *endpoint == settings.endpoint)
             && is_resource
-            && issuer.is_none_or(|issuer| *issuer == self.issuer)
+            && issuer.is_none_or(|issuer| is_same_issuer(issuer, &self.issuer))
             && client.map_or(!self.is_configured_client, |client| client.id == self.client_id)
     }
 
@@ -162,11 +162,13 @@ impl SignInRecord {
     }
 
     /// Replaces the tokens by new ones; without a new refresh token the old one stays (RFC 6749,
-    /// 6).
+    /// 6). An access token that cannot be used replaces none.
     pub(in crate::oauth) fn renew(&mut self, issued: &IssuedToken, settings: &Settings) {
-        self.access_token = issued.token.clone();
-        self.lifetime = issued.lifetime.map(|lifetime| lifetime.as_secs());
-        self.expires = issued.expires();
+        if let Ok(token) = &issued.token {
+            self.access_token = token.clone();
+            self.lifetime = issued.lifetime.map(|lifetime| lifetime.as_secs());
+            self.expires = issued.expires();
+        }
         if let Some(refresh_token) = &issued.refresh_token {
             self.refresh_token = Some(refresh_token.clone());
         }

@@ -101,7 +101,7 @@ mod tests {
     use std::pin::Pin;
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
-    use std::task::Context;
+    use std::task::{Context, Waker};
 
     use hyper_util::client::proxy::matcher::Matcher;
     use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, duplex};
@@ -167,8 +167,11 @@ mod tests {
         }
     }
 
-    /// Stream that always has more of this text to read, and counts what was read.
+    /// Stream that always has more of this text to read once a request was written, and counts what
+    /// was read.
     struct Endless {
+        /// `None` after the request.
+        reader: Option<Waker>,
         text: &'static [u8],
         at: usize,
         read_bytes: Arc<AtomicUsize>,
@@ -177,9 +180,13 @@ mod tests {
     impl AsyncRead for Endless {
         fn poll_read(
             mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
+            cx: &mut Context<'_>,
             into: &mut ReadBuf<'_>,
         ) -> Poll<io::Result<()>> {
+            if let Some(reader) = &mut self.reader {
+                reader.clone_from(cx.waker());
+                return Poll::Pending;
+            }
             let before = into.filled().len();
             while into.remaining() > 0 {
                 let rest = &self.text[self.at..];
@@ -194,10 +201,13 @@ mod tests {
 
     impl AsyncWrite for Endless {
         fn poll_write(
-            self: Pin<&mut Self>,
+            mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
             bytes: &[u8],
         ) -> Poll<io::Result<usize>> {
+            if let Some(reader) = self.reader.take() {
+                reader.wake();
+            }
             Poll::Ready(Ok(bytes.len()))
         }
 
@@ -221,7 +231,9 @@ mod tests {
             "x",
         ] {
             let read_bytes = Arc::<AtomicUsize>::default();
-            let stream = Endless { text: text.as_bytes(), at: 0, read_bytes: read_bytes.clone() };
+            let (reader, text_bytes) = (Some(Waker::noop().clone()), text.as_bytes());
+            let stream =
+                Endless { reader, text: text_bytes, at: 0, read_bytes: read_bytes.clone() };
             let opened = tunnel(Box::new(stream), &proxy(), "mcp.test:443").await;
             assert!(opened.is_err(), "{text}");
             let read_bytes = read_bytes.load(Ordering::Relaxed);

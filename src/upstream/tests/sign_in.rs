@@ -325,6 +325,45 @@ async fn a_token_that_the_server_repeats_does_not_reach_the_client() {
     };
     let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
     assert!(matches!(reply, Err(Error::HttpStatus { .. })), "{reply:?}");
+    // A header that repeats it is not shown, either.
+    let answer = async {
+        let response = Response::builder().header("content-type", format!("{token};a=b"));
+        world.post_with(token).await.reply(response, "");
+    };
+    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    let Err(error) = reply.map(drop) else { panic!("it is no response") };
+    let error = error.to_string();
+    assert!(error.contains("unexpected content type ***"), "{error}");
+    assert!(world.is_quiet().await);
+    drop(upstream);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_an_event_stream_repeats_in_pieces_does_not_reach_the_client() {
+    let token = format!("canary/{}", "0123456789abcdef".repeat(1000));
+    let mut world = World::start(with_account(Some(TOKEN_PATH)));
+    world.issue(&token, 1_000).await;
+    world.post_with(&token).await.answer(discovered());
+    world.up().await;
+    let upstream = world.upstream.clone();
+    let spelled = token.replacen('/', r"\/", 1).replacen("c", r"\u0063", 1);
+    let answer = async {
+        let request = world.post_with(&token).await;
+        let id = request.id();
+        let text = format!("{token}, {spelled}");
+        let body = format!(
+            "data: {{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"content\":[],\"text\":\"{text}\"}}}}\n\n"
+        );
+        let events = request.events();
+        for piece in body.as_bytes().chunks(4_000) {
+            events.raw(piece.to_vec());
+        }
+    };
+    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    let shown = payload(reply.expect("a reply")).await;
+    let [token, spelled] = [&token, &spelled].map(|text| "*".repeat(text.len()));
+    assert_eq!(shown, format!(r#"{{"content":[],"text":"{token}, {spelled}"}}"#));
     assert!(world.is_quiet().await);
     drop(upstream);
     world.finish().await;

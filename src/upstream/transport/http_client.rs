@@ -147,6 +147,13 @@ impl HttpClient {
         }
     }
 
+    /// Returns a text of the server for an error, without a text that repeats an access token.
+    pub(crate) fn without_tokens<'a>(&self, text: &'a str) -> &'a str {
+        let finders = self.account.as_ref().map(|session| session.account.token_finders());
+        let has_token = finders.is_some_and(|it| it.borrow().are_in(text.as_bytes()));
+        if has_token { "***" } else { text }
+    }
+
     /// Sends a message that has no response.
     pub(crate) async fn notify(
         &self,
@@ -310,8 +317,7 @@ fn token_challenge(response: &Response<PooledBody>, account: &Account) -> Option
     let finders = account.token_finders();
     let mut texts = response.headers().get_all(WWW_AUTHENTICATE).iter();
     // One that repeats a token is not read: its contents are shown to the operator.
-    let has_token = texts
-        .any(|text| finders.borrow().iter().any(|finder| finder.find(text.as_bytes()).is_some()));
+    let has_token = texts.any(|text| finders.borrow().are_in(text.as_bytes()));
     let challenge = BearerChallenge::find(response.headers()).filter(|_| !has_token);
     match response.status() {
         StatusCode::UNAUTHORIZED => Some(challenge.unwrap_or_default()),

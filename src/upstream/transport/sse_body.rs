@@ -160,7 +160,6 @@ pub(crate) fn media_type(headers: &HeaderMap) -> MediaType {
     } else if name.eq_ignore_ascii_case(b"text/event-stream") {
         MediaType::EventStream
     } else {
-        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-        MediaType::Other(crate::quote::quote(&name, 100))
+        MediaType::Other(String::from_utf8_lossy(name).into_owned())
     }
 }

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use hyper::HeaderMap;
 
 use crate::mcp::call::{Payload, ResponseOutcome};
+use crate::quote::quote;
 use crate::sse::Event;
 use crate::upstream::message::request_headers::RequestHeaders;
 use crate::upstream::message::{OutboundRequest, TransportError};
@@ -95,6 +96,7 @@ impl StreamableHttpTransport {
                 )));
             }
             MediaType::Other(name) => {
+                let name = quote(self.http_client.without_tokens(&name), 100);
                 return Err(TransportError::Protocol(format!("unexpected content type {name}")));
             }
         };

@@ -5,9 +5,10 @@
 //! the first one that has ever issued a token for them. That is noted in the state folder, and
 //! holds until the issuer or the client is changed in the configuration.
 
-use super::discovery::changed;
-use super::vault::{BoundClient, Vault};
-use super::{Grant, OAuthError, Settings};
+use super::{BoundClient, Vault};
+use crate::oauth::discovery::changed;
+use crate::oauth::metadata::is_same_issuer;
+use crate::oauth::{Grant, OAuthError, Settings};
 
 /// Checks that the credentials of an upstream's configuration belong to this issuer, or to none
 /// yet.
@@ -15,7 +16,7 @@ use super::{Grant, OAuthError, Settings};
 /// # Errors
 ///
 /// They belong to another issuer.
-pub(super) fn check(
+pub(in crate::oauth) fn check(
     upstream: &str,
     settings: &Settings,
     known: Option<&BoundClient>,
@@ -33,7 +34,10 @@ pub(super) fn check(
     };
     // What this process knows holds where nothing can be noted.
     match noted.as_ref().or(known) {
-        Some(bound) if bound.client_id == wanted.client_id && bound.issuer != wanted.issuer => {
+        Some(bound)
+            if bound.client_id == wanted.client_id
+                && !is_same_issuer(&bound.issuer, &wanted.issuer) =>
+        {
             let text = changed(&bound.issuer, issuer);
             Err(OAuthError::Refused(format!("{text}: if that is right, set auth.issuer")))
         }
@@ -43,7 +47,11 @@ pub(super) fn check(
 
 /// Notes that the credentials of an upstream's configuration belong to this issuer, which has
 /// issued a token for them. Returns that; `None` where there are none.
-pub(super) async fn note(upstream: &str, settings: &Settings, issuer: &str) -> Option<BoundClient> {
+pub(in crate::oauth) async fn note(
+    upstream: &str,
+    settings: &Settings,
+    issuer: &str,
+) -> Option<BoundClient> {
     // A configured token endpoint alone names no issuer.
     if settings.token_url.is_some() && settings.issuer.is_none() {
         return None;
