@@ -58,7 +58,7 @@ pub struct Settings {
     /// URL of the upstream, without a query.
     pub upstream: Url,
     /// Hash of the whole URL, whose query may contain a secret: a sign-in is good for one URL.
-    pub endpoint: String,
+    pub url_hash: String,
     /// Grant by which tokens are obtained.
     pub grant: Grant,
     /// Issuer of the tokens; `None` accepts the one that the upstream names first.

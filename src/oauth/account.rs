@@ -671,7 +671,7 @@ pub(super) mod tests {
         assert_eq!(begin(of_client("weir"), first).await, issued());
         assert_eq!(begin(of_client("weir"), other).await, error(other, first));
         // The call limit, or the URL, is another one.
-        let elsewhere = Settings { endpoint: "another".into(), ..of_client("weir") };
+        let elsewhere = Settings { url_hash: "another".into(), ..of_client("weir") };
         assert_eq!(begin(elsewhere, other).await, error(other, first));
         let pinned = Settings { issuer: Some(other.into()), ..of_client("weir") };
         assert_eq!(begin(pinned, other).await, issued());

@@ -187,7 +187,7 @@ impl SignIn {
         Ok(SignInRecord {
             number: SignInNumber::random(),
             upstream: self.settings.upstream.to_string(),
-            endpoint: Some(self.settings.endpoint),
+            url_hash: Some(self.settings.url_hash),
             issuer: server.issuer.clone(),
             token_endpoint: server.token_endpoint.clone(),
             token_endpoint_auth_methods_supported: server

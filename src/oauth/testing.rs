@@ -131,7 +131,7 @@ pub(crate) fn renewed(record: &SignInRecord, token: &str) -> SignInRecord {
 pub(crate) fn settings() -> Settings {
     Settings {
         upstream: Url::parse("https://mcp.test/mcp").expect("a URL"),
-        endpoint: "hash".into(),
+        url_hash: "hash".into(),
         grant: Grant::ClientCredentials(RegisteredClient {
             id: "weir".into(),
             credential: ClientCredential::Secret("hunter2".into()),

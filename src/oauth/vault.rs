@@ -510,7 +510,7 @@ pub(super) mod tests {
         SignInRecord {
             number: SignInNumber::default(),
             upstream: "https://mcp.test/mcp".into(),
-            endpoint: None,
+            url_hash: None,
             issuer: "https://id.test".into(),
             token_endpoint: "https://id.test/token".into(),
             token_endpoint_auth_methods_supported: None,
@@ -714,7 +714,7 @@ pub(super) mod tests {
             (record(), Settings { resource: named.clone(), ..of_user(None) }),
             (SignInRecord { resource: None, ..record() }, of_user(None)),
             (SignInRecord { resource: Some("urn:x".into()), ..record() }, of_user(None)),
-            (SignInRecord { endpoint: Some("other".into()), ..record() }, of_user(None)),
+            (SignInRecord { url_hash: Some("other".into()), ..record() }, of_user(None)),
             (record(), crate::oauth::testing::settings()),
         ] {
             assert!(!record.is_of(&settings), "{record:?}");
@@ -766,7 +766,7 @@ pub(super) mod tests {
     fn a_record_of_an_earlier_version_is_read() {
         let mut json = serde_json::to_value(record()).expect("JSON");
         let members = json.as_object_mut().expect("an object");
-        assert!(members.remove("number").is_some() && members.remove("endpoint").is_some());
+        assert!(members.remove("number").is_some() && members.remove("url_hash").is_some());
         assert_eq!(serde_json::from_value::<SignInRecord>(json).expect("valid"), record());
     }
 

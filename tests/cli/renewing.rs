@@ -2,7 +2,7 @@
 //! authorization server is not lost, and what a sign-in needs is protected.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use super::signing_in::come_back;
+use super::signing_in::{come_back, read_request};
 use super::{folder, program, serve, stdio, weir};
 use crate::lab::PATIENCE;
 use crate::lab::blocking::wait_until;
@@ -160,28 +160,6 @@ fn metadata(own: &str) -> String {
     format!(
         r#"{{"issuer":"{own}","authorization_endpoint":"{own}/authorize","token_endpoint":"{own}/token","registration_endpoint":"{own}/register","revocation_endpoint":"{own}/revoke","code_challenge_methods_supported":["S256"]}}"#
     )
-}
-
-/// Reads a request, and returns its method and path, and its body.
-fn read_request(stream: &mut TcpStream) -> (String, String) {
-    let mut reader = BufReader::new(stream);
-    let (mut first, mut length) = (String::new(), 0);
-    reader.read_line(&mut first).expect("a request");
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).expect("a header");
-        let line = line.trim().to_ascii_lowercase();
-        if line.is_empty() {
-            break;
-        }
-        if let Some(value) = line.strip_prefix("content-length:") {
-            length = value.trim().parse().expect("a length");
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).expect("a body");
-    let target = first.rsplit_once(' ').map_or("", |(target, _)| target).to_owned();
-    (target, String::from_utf8(body).expect("text"))
 }
 
 /// Starts a command in a folder.

@@ -32,7 +32,7 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = stream.expect("a connection");
-                let request = read_request(&mut stream);
+                let (request, _) = read_request(&mut stream);
                 let (status, body) = match &*request {
                     "POST /mcp" => ("401 Unauthorized", ""),
                     "GET /.well-known/oauth-protected-resource/mcp" => ("200 OK", &*resource),
@@ -55,8 +55,8 @@ impl Server {
     }
 }
 
-/// Reads a request, and returns its method and path.
-fn read_request(stream: &mut TcpStream) -> String {
+/// Reads a request, and returns its method and path, and its body.
+pub(super) fn read_request(stream: &mut TcpStream) -> (String, String) {
     let mut reader = BufReader::new(stream);
     let (mut first, mut length) = (String::new(), 0);
     reader.read_line(&mut first).expect("a request");
@@ -71,8 +71,10 @@ fn read_request(stream: &mut TcpStream) -> String {
             length = value.trim().parse().expect("a length");
         }
     }
-    reader.read_exact(&mut vec![0; length]).expect("a body");
-    first.rsplit_once(' ').expect("a version").0.to_owned()
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).expect("a body");
+    let target = first.rsplit_once(' ').expect("a version").0.to_owned();
+    (target, String::from_utf8(body).expect("text"))
 }
 
 /// Sends the browser back to Weir with `answer` behind the right state.

@@ -324,7 +324,7 @@ fn an_account_has_a_grant_and_the_keys_of_that_grant() {
     let credential = ClientCredential::Secret("hunter2".into());
     let expected = oauth::Settings {
         upstream: "https://h/mcp".parse().unwrap(),
-        endpoint: found.endpoint.clone(),
+        url_hash: found.url_hash.clone(),
         grant: Grant::ClientCredentials(RegisteredClient { id: "w".into(), credential }),
         issuer: Some("https://ID.test".into()),
         metadata_url: None,

@@ -313,7 +313,7 @@ fn account(
         t.error("type", ValueError::new(what, "correct url"));
         return None;
     };
-    let endpoint_hash = hex(&sha256(upstream.as_str()));
+    let url_hash = hex(&sha256(upstream.as_str()));
     // It may contain a secret, and is no part of the name of the upstream.
     upstream.set_query(None);
     let resource = match keys.resource.as_deref() {
@@ -342,7 +342,7 @@ fn account(
     let SignInSettings { allowed, client_metadata_url } = sign_in.clone();
     let settings = oauth::Settings {
         upstream,
-        endpoint: endpoint_hash,
+        url_hash,
         grant,
         issuer,
         metadata_url: keys.metadata_url.map(|url| url.to_string()),

@@ -266,11 +266,13 @@ impl Account {
         }
         let (http, settings) = (self.http.clone(), self.settings.clone());
         let exchange = Exchange::new(&self.name);
-        self.tracker.spawn(async move {
+        let revocation = async move {
             if let Err(error) = record.revoke(&exchange.over(&*http), &settings).await {
                 tracing::debug!(%error, "tokens of a former sign-in not revoked");
             }
-        });
+        };
+        // A look may come from a runtime that ends earlier than the program.
+        self.tracker.spawn_on(revocation, &self.runtime);
     }
 }
 

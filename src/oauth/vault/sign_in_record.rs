@@ -42,7 +42,7 @@ pub struct SignInRecord {
     pub(in crate::oauth) upstream: String,
     /// Hash of the whole URL; records of earlier versions have none until they are renewed.
     #[serde(default)]
-    pub(in crate::oauth) endpoint: Option<String>,
+    pub(in crate::oauth) url_hash: Option<String>,
     pub(in crate::oauth) issuer: String,
     pub(in crate::oauth) token_endpoint: String,
     pub(in crate::oauth) token_endpoint_auth_methods_supported: Option<Vec<String>>,
@@ -108,7 +108,7 @@ impl SignInRecord {
             ResourceIndicator::Named(named) => resource == Some(named),
         };
         self.upstream == settings.upstream.as_str()
-            && self.endpoint.as_ref().is_none_or(|endpoint| *endpoint == settings.endpoint)
+            && self.url_hash.as_ref().is_none_or(|hash| *hash == settings.url_hash)
             && is_resource
             && issuer.is_none_or(|issuer| is_same_issuer(issuer, &self.issuer))
             && client.map_or(!self.is_configured_client, |client| client.id == self.client_id)
@@ -172,7 +172,7 @@ impl SignInRecord {
         if let Some(refresh_token) = &issued.refresh_token {
             self.refresh_token = Some(refresh_token.clone());
         }
-        self.endpoint.get_or_insert_with(|| settings.endpoint.clone());
+        self.url_hash.get_or_insert_with(|| settings.url_hash.clone());
     }
 }
 
