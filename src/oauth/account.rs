@@ -7,6 +7,7 @@
 
 mod kept_sign_in;
 mod refusals;
+mod repetition;
 mod scope_demand;
 
 use std::sync::Arc;
@@ -29,9 +30,8 @@ use super::step_up::StepUp;
 use super::token_request::{IssuedToken, TokenGrant, TokenRequest};
 use super::url_rules::OAuthClient;
 use super::vault::{BoundClient, RecordVersion, SignInNumber, SignInRecord, binding};
-use super::{Grant, OAuthError, OAuthHttp, RegisteredClient, Settings};
+use super::{Grant, OAuthError, OAuthHttp, Settings};
 use crate::backoff::Backoff;
-use crate::secret::Secret;
 use crate::sync::Mutex;
 use kept_sign_in::LOOK_INTERVAL;
 use refusals::RefusalPace;
@@ -297,13 +297,6 @@ impl Account {
         self.finders.subscribe()
     }
 
-    /// Returns whether a text of the upstream repeats a token, or the secret of the client.
-    pub(crate) fn is_repeated_in(&self, text: &str) -> bool {
-        let secret = self.settings.grant.client().and_then(RegisteredClient::secret);
-        self.finders.borrow().are_in(text.as_bytes())
-            || token_finders(secret.map(Secret::expose)).are_in(text.as_bytes())
-    }
-
     /// Returns the renewal that runs, or starts one.
     fn renewal(self: &Arc<Self>, state: &mut AccountState) -> Result<Renewal, OAuthError> {
         if let Some(renewal) = &state.renewal {
@@ -337,8 +330,7 @@ impl Account {
             true => self.request_token().await,
             false => self.unless_stopping(self.request_token()).await,
         };
-        let secret = self.settings.grant.client().and_then(RegisteredClient::secret);
-        let issued = issued.map_err(|error| error.without(secret).redact(&self.finders.borrow()));
+        let issued = issued.map_err(|error| self.without_secrets(error));
         let mut state = self.state.lock();
         state.renewal = None;
         // The user may have signed in or out in the meantime.

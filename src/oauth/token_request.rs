@@ -279,7 +279,9 @@ fn read_response(
         && can_refuse
         && let Some(code) = members.text("error")
     {
-        let patterns = SecretPatterns::of_request(secrets);
+        let issued = ["access_token", "refresh_token"].into_iter().filter_map(text);
+        let secrets: Vec<_> = secrets.iter().cloned().chain(issued.map(Secret::from)).collect();
+        let patterns = SecretPatterns::of_request(&secrets);
         let shown = |text: &str| quote(&patterns.redact(text), MAX_SHOWN_CHARS);
         let description = members.text("error_description").unwrap_or_default();
         let text = format!("{url} refuses the request: {}: {}", shown(&code), shown(&description));
@@ -536,6 +538,11 @@ mod tests {
             (
                 r#"{"error":"invalid_client","error_description":"\u0007 hunter2 is wrong"}"#,
                 r"invalid_client: \u{7} *** is wrong",
+            ),
+            // A token of the response itself.
+            (
+                r#"{"error":"x","error_description":"got a1 and r2","access_token":"a1","refresh_token":"r2"}"#,
+                "x: got *** and ***",
             ),
         ] {
             let (result, ..) = send(&grant, None, (401, response)).await;

@@ -246,11 +246,8 @@ impl Vault {
         let note = |ran_out| {
             vault.note(upstream, |notes| {
                 notes.ran_out = ran_out;
-                if let Some(bound) = bound
-                    && !notes.bound.iter().any(|it| it.client_id == bound.client_id)
-                {
-                    bound.keep_in(&mut notes.bound);
-                }
+                let noted = std::mem::take(&mut notes.bound);
+                bound.into_iter().chain(noted).for_each(|it| it.keep_in(&mut notes.bound));
             })
         };
         match change {
