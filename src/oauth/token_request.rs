@@ -329,9 +329,10 @@ fn check_token(token: Secret, token_type: Option<String>) -> Result<Secret, &'st
 struct Members<'a>(HashMap<String, &'a RawValue>);
 
 impl<'a> Members<'a> {
-    /// Reads the members of an object; there are none if it is no object.
+    /// Reads the members of an object; there are none if it is no object. Some servers write a
+    /// byte order mark before it.
     fn read(text: &'a str) -> Self {
-        Self(serde_json::from_str(text).unwrap_or_default())
+        Self(serde_json::from_str(text.trim_start_matches('\u{feff}')).unwrap_or_default())
     }
 
     /// Returns the member of this name, if it is a text.
@@ -597,6 +598,8 @@ mod tests {
             let issued = issued.expect(odd);
             assert_eq!((issued.token, issued.refresh_token), (Ok("t".into()), Some("r".into())));
         }
+        let body = format!("\u{feff}{}", TOKEN.1);
+        assert!(send(&grant, None, (200, &body)).await.0.is_ok(), "a byte order mark");
         for odd in ["7", "[]", "null", "{}", "\"\""] {
             let body =
                 format!(r#"{{"access_token":"t","token_type":"Bearer","refresh_token":{odd}}}"#);

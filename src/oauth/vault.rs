@@ -446,8 +446,9 @@ impl Vault {
     ///
     /// # Errors
     ///
-    /// There is none, because the disk is full for example.
+    /// There is none, because the disk is full for example, or nothing can be changed.
     pub(super) fn reserve_space(&self) -> Result<ReservedSpace, OAuthError> {
+        self.check_lock()?;
         let reserve = || {
             let mut file = self.temporary_file(SPACE)?;
             // Equal bytes may take no space where files are compressed.

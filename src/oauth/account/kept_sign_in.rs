@@ -378,6 +378,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn no_refresh_token_is_sent_where_the_vault_cannot_be_changed() {
+        let state = tempfile::tempdir().expect("a folder");
+        keep(&state, &record()).await;
+        let lock = state.path().join("sign-in/changes.lock");
+        std::fs::remove_file(&lock).expect("removed");
+        std::fs::create_dir(&lock).expect("a folder");
+        let (account, script) = of_user(&state);
+        let failed = token(&account).await.expect_err("refused").to_string();
+        assert!(failed.ends_with("it is a folder, not a regular file"), "{failed}");
+        assert_eq!(script.requests(), [""; 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_token_of_the_sign_in_that_the_server_repeats_is_not_shown() {
         let state = tempfile::tempdir().expect("a folder");
         let (access_token, client_secret) = ("canary-of-a-token".into(), Some("canary-1".into()));
