@@ -93,7 +93,7 @@ fn is_public_name(name: &str) -> bool {
 }
 
 /// Top-level domains whose names lead to no server of the public internet.
-const SPECIAL_DOMAINS: [&str; 19] = [
+const SPECIAL_DOMAINS: [&str; 20] = [
     // IANA, Special-Use Domain Names: RFC 6761, 6762 (multicast DNS), 7686 and 9476. Its further
     // entries are below `arpa`, or names of public servers.
     "alt",
@@ -115,8 +115,10 @@ const SPECIAL_DOMAINS: [&str; 19] = [
     "intranet",
     "lan",
     "private",
-    // Kubernetes, where look-ups complete `NAME.NAMESPACE.svc` with `cluster.local`.
+    // Kubernetes, where look-ups complete `NAME.NAMESPACE.svc` with `cluster.local`, and
+    // `10-0-0-1.NAMESPACE.pod`.
     "cluster",
+    "pod",
     "svc",
     // HashiCorp Consul; the names that systems without a domain give themselves.
     "consul",
@@ -356,6 +358,7 @@ mod tests {
             "kubernetes.default.svc",
             "kubernetes.default.svc.cluster",
             "kubernetes.default.svc.cluster.local",
+            "10-0-0-1.default.pod",
             "printer.local",
             "printer.local.",
             "router.lan",

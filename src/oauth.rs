@@ -47,6 +47,7 @@ pub(crate) use access_token::token_finders;
 pub use account::{Account, TokenOutcome};
 pub use challenge::BearerChallenge;
 pub use exchange::{ANSWER_TIMEOUT, Exchange, ExchangeHttp, finish_exchanges};
+use secret_search::SecretPatterns;
 pub(crate) use secret_search::{Repetition, SecretSearch};
 pub use sign_in::SignIn;
 pub use signing_key::SigningKey;
@@ -104,6 +105,15 @@ pub enum Grant {
 }
 
 impl Grant {
+    /// Returns the client of the configuration.
+    fn client(&self) -> Option<&RegisteredClient> {
+        match self {
+            Self::AuthorizationCode { client } => client.as_ref(),
+            Self::ClientCredentials(client) => Some(client),
+            Self::JwtBearer { .. } => None,
+        }
+    }
+
     /// Returns whether a user signs in for it.
     pub fn is_of_user(&self) -> bool {
         matches!(self, Self::AuthorizationCode { .. })
@@ -117,6 +127,16 @@ pub struct RegisteredClient {
     pub id: String,
     /// Proof of the client's identity.
     pub credential: ClientCredential,
+}
+
+impl RegisteredClient {
+    /// Returns the secret that the client shares with its authorization server.
+    fn secret(&self) -> Option<&Secret> {
+        match &self.credential {
+            ClientCredential::Secret(secret) => Some(secret),
+            ClientCredential::Key(_) | ClientCredential::None => None,
+        }
+    }
 }
 
 /// Proof of a client's identity.
@@ -155,6 +175,21 @@ pub enum OAuthError {
     /// A user has to sign in.
     #[error("{0}")]
     SignInNeeded(String),
+}
+
+impl OAuthError {
+    /// Returns the error without these secrets, which a server may have repeated.
+    fn without<'a>(self, secrets: impl IntoIterator<Item = &'a Secret>) -> Self {
+        self.redact(&SecretPatterns::new(secrets.into_iter().map(Secret::expose)))
+    }
+
+    fn redact(self, secrets: &SecretPatterns) -> Self {
+        match self {
+            Self::Unavailable(text) => Self::Unavailable(secrets.redact(&text)),
+            Self::Refused(text) => Self::Refused(secrets.redact(&text)),
+            Self::SignInNeeded(text) => Self::SignInNeeded(secrets.redact(&text)),
+        }
+    }
 }
 
 /// Access to the network for OAuth.

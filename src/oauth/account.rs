@@ -7,6 +7,7 @@
 
 mod kept_sign_in;
 mod refusals;
+mod repetition;
 mod scope_demand;
 
 use std::sync::Arc;
@@ -75,8 +76,8 @@ struct AccountState {
     challenge: Option<BearerChallenge>,
     /// Result of the discovery since that challenge.
     discovered: Option<Arc<Discovered>>,
-    /// Issuer to which the credentials belong, as far as that is known.
-    bound: Option<BoundClient>,
+    /// Issuers to which the credentials of clients belong, as far as that is known.
+    bound: Vec<BoundClient>,
     /// Renewal that runs.
     renewal: Option<Renewal>,
     /// Number of a token that the upstream has refused when it was new, and the time until which
@@ -130,7 +131,7 @@ impl Account {
             last: None,
             challenge: None,
             discovered: None,
-            bound: None,
+            bound: Vec::new(),
             renewal: None,
             rejected: None,
             refused: None,
@@ -329,6 +330,7 @@ impl Account {
             true => self.request_token().await,
             false => self.unless_stopping(self.request_token()).await,
         };
+        let issued = issued.map_err(|error| self.without_secrets(error));
         let mut state = self.state.lock();
         state.renewal = None;
         // The user may have signed in or out in the meantime.
@@ -399,8 +401,9 @@ impl Account {
         if issued.is_ok() {
             // From now on the credentials belong to this server.
             let (name, issuer) = (&*self.name, &discovered.server.issuer);
-            let bound = binding::note(name, settings, issuer).await;
-            self.state.lock().bound = bound;
+            if let Some(bound) = binding::note(name, settings, issuer).await {
+                bound.keep_in(&mut self.state.lock().bound);
+            }
         }
         let mut state = self.state.lock();
         match &issued {
@@ -425,7 +428,7 @@ impl Account {
         let found = Arc::new(discover(client, &challenge).await?);
         let (name, settings, issuer) = (&*self.name, &self.settings, &found.server.issuer);
         let known = self.state.lock().bound.clone();
-        binding::check(name, settings, known.as_ref(), issuer)?;
+        binding::check(name, settings, &known, issuer)?;
         let mut state = self.state.lock();
         state.discovered = Some(Arc::clone(&found));
         Ok(found)
@@ -678,10 +681,14 @@ pub(super) mod tests {
         assert_eq!(begin(of_client("weir"), first).await, error(first, other));
         assert_eq!(begin(of_client("next"), first).await, issued());
         assert_eq!(begin(of_client("next"), other).await, error(other, first));
+        // Those of the former client are still bound.
+        assert_eq!(begin(of_client("weir"), first).await, error(first, other));
         // Without a state folder the account that replaces another one knows it.
         let (before, _) = open(settings());
-        before.state.lock().bound =
-            Some(BoundClient { client_id: Some("weir".into()), issuer: first.into() });
+        for (id, issuer) in [("weir", first), ("next", other)] {
+            let bound = BoundClient { client_id: Some(id.into()), issuer: issuer.into() };
+            bound.keep_in(&mut before.state.lock().bound);
+        }
         let (after, script) = open(settings());
         after.succeed(&before);
         script.document(
@@ -691,6 +698,43 @@ pub(super) mod tests {
         let refused = after.renew(None, BearerChallenge::default()).await;
         let text = error("https://mcp.test", first).0;
         assert_eq!(refused.map(|token| sent(&token)), text);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_secret_that_metadata_repeat_is_not_shown() {
+        let (secret, access_token) = ("canary-of-a-client-secret", "canary-of-an-access-token");
+        let percent = |text: &str| text.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let own = "https://mcp.test/.well-known/oauth-protected-resource/mcp";
+        let place = "https://id.test/.well-known/oauth-authorization-server";
+        let resource =
+            r#"{"resource":"https://mcp.test/mcp","authorization_servers":["https://id.test"]}"#;
+        let server = r#"{"issuer":"https://id.test","token_endpoint":"https://id.test/token"}"#;
+        for canary in [secret.to_owned(), access_token.to_owned(), percent(secret)] {
+            for (url, document) in [
+                (own, resource.replace("mcp.test/mcp", &format!("mcp.test/{canary}"))),
+                (own, resource.replace("id.test", &format!("evil.test/{canary}"))),
+                (own, resource.replace(r#"["https://id.test"]"#, &format!("\"{canary}\""))),
+                (place, server.replace("id.test\"", &format!("id.test/{canary}\""))),
+                (place, server.replace("https://id.test/token", &canary)),
+                (place, server.replace("/token", &format!("/{canary}"))),
+            ] {
+                let credential = ClientCredential::Secret(secret.into());
+                let client = RegisteredClient { id: "weir".into(), credential };
+                let grant = Grant::ClientCredentials(client);
+                let (account, script) = open(Settings { grant, ..settings() });
+                script.document(own, resource);
+                script.document(place, server);
+                issue(&script, access_token, 100);
+                let issued = account.renew(None, BearerChallenge::default()).await;
+                script.document(url, &document);
+                let failed = account.renew(issued.as_ref().ok(), BearerChallenge::default()).await;
+                let error = failed.expect_err(&document).to_string();
+                assert!(error.contains("***") && !error.contains(&canary), "{error}");
+                assert!(account.is_repeated_in(&canary));
+                let outcome = format!("{:?}", *account.outcomes().borrow());
+                assert!(!outcome.contains(&canary), "{outcome}");
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]

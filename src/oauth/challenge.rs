@@ -19,6 +19,11 @@ impl BearerChallenge {
         self.error.as_deref() == Some("insufficient_scope")
     }
 
+    /// Returns the values of its parameters.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        [&self.resource_metadata, &self.scope, &self.error].into_iter().flatten().map(|it| &**it)
+    }
+
     /// Finds the challenge in the headers of a response. Malformed parts are skipped, and of
     /// several challenges of this scheme the first one counts.
     pub fn find(headers: &HeaderMap) -> Option<Self> {

@@ -16,7 +16,7 @@ use super::metadata::{
     server_metadata_urls,
 };
 use super::step_up::MAX_SCOPE_BYTES;
-use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient, parse_name};
+use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient, parse_name, shown_url};
 use super::{OAuthError, ResourceIndicator, Settings};
 use crate::json::Object;
 use crate::quote::quote;
@@ -116,7 +116,7 @@ pub(super) async fn discover(
 
 /// Returns the text about an authorization server that is not the expected one.
 pub(super) fn changed(expected: &str, named: &str) -> String {
-    let [expected, named] = [expected, named].map(|text| quote(text, MAX_SHOWN_CHARS));
+    let [expected, named] = [expected, named].map(shown_url);
     format!("the upstream names the authorization server {named} instead of {expected}")
 }
 
@@ -141,7 +141,7 @@ async fn resource_metadata(
     for url in named.chain(&resource_metadata_urls(upstream)) {
         let Some(metadata) = fetch::<ResourceMetadata>(client, url).await? else { continue };
         if !metadata.describes(upstream) {
-            let named = quote(&metadata.resource, MAX_SHOWN_CHARS);
+            let named = shown_url(&metadata.resource);
             let what = match parse_name(&metadata.resource) {
                 Some(_) => "are about another server",
                 None => "name a resource that is not a URL in its usual form",
@@ -159,7 +159,7 @@ async fn server_metadata(
     client: &OAuthClient<'_>,
     issuer: &str,
 ) -> Result<ServerMetadata, OAuthError> {
-    let shown = quote(issuer, MAX_SHOWN_CHARS);
+    let shown = shown_url(issuer);
     let not_a_url = || OAuthError::Refused(format!("the issuer {shown} is not a URL"));
     let url = parse_name(issuer).ok_or_else(not_a_url)?;
     let Settings { metadata_url, metadata_issuer, .. } = client.settings;
@@ -197,7 +197,7 @@ async fn find_server(
         let Some(metadata) = fetch::<ServerMetadata>(client, &url).await? else { continue };
         // RFC 8414, 3.3: a document of another issuer must not be used.
         if !is_same_issuer(issuer, &metadata.issuer) {
-            let named = quote(&metadata.issuer, MAX_SHOWN_CHARS);
+            let named = shown_url(&metadata.issuer);
             let text = format!(
                 "the metadata at {} are of another issuer, {named}: if that is right, set \
                  auth.issuer and auth.metadata_issuer",
@@ -351,6 +351,18 @@ mod tests {
                 "http://id.test/.well-known/oauth-authorization-server is not an https:// URL",
             ),
             ("id.test", server("id.test"), "the issuer id.test is not a URL"),
+            (
+                "https://ann:hunter2@id.test",
+                server("https://ann:hunter2@id.test"),
+                "the issuer https://***@id.test is not a URL",
+            ),
+            (
+                "https://id.test",
+                server("https://ann:hunter2@id.test"),
+                "the metadata at https://id.test/.well-known/oauth-authorization-server are of \
+                 another issuer, https://***@id.test: if that is right, set auth.issuer and \
+                 auth.metadata_issuer",
+            ),
         ] {
             let script = Script::default();
             script.document(RESOURCE, &resource(issuer));
@@ -362,6 +374,12 @@ mod tests {
         script.document(RESOURCE, &resource("https://id.test").replace("/a/mcp", "/b"));
         let found = run(&script, &settings(), &BearerChallenge::default()).await;
         let error = "the metadata of the upstream are about another server, https://mcp.test/b";
+        assert_eq!(found, Err(OAuthError::Refused(error.into())));
+        let script = Script::default();
+        script.document(RESOURCE, &resource("https://id.test").replace("//", "//ann:hunter2@"));
+        let found = run(&script, &settings(), &BearerChallenge::default()).await;
+        let error = "the metadata of the upstream name a resource that is not a URL in its usual \
+                     form, https://***@mcp.test/a/mcp";
         assert_eq!(found, Err(OAuthError::Refused(error.into())));
         let script = Script::default();
         script.document(RESOURCE, &resource("https://id.test").replace("/a/mcp", "/b/../a/mcp"));

@@ -76,15 +76,13 @@ pub(super) async fn register(
         Some(secret) => ClientCredential::Secret(Secret::from(secret)),
         None => ClientCredential::None,
     };
-    let secret = match &credential {
-        ClientCredential::Secret(secret) => secret.expose(),
-        ClientCredential::Key(_) | ClientCredential::None => "",
-    };
-    if registered.client_id.len().max(secret.len()) > MAX_CLIENT_BYTES {
+    let client = RegisteredClient { id: registered.client_id, credential };
+    let secret_bytes = client.secret().map_or(0, |secret| secret.expose().len());
+    if client.id.len().max(secret_bytes) > MAX_CLIENT_BYTES {
         let text = format!("{endpoint}: the client's name or secret is longer than 4 KiB");
         return Err(OAuthError::Unavailable(text));
     }
-    Ok((RegisteredClient { id: registered.client_id, credential }, method))
+    Ok((client, method))
 }
 
 /// Returns the method of authentication to register for: none if possible, since a client on the

@@ -12,6 +12,7 @@ use super::challenge::BearerChallenge;
 use super::discovery::{Discovered, discover};
 use super::metadata::is_same_issuer;
 use super::registration::register;
+use super::secret_search::SecretPatterns;
 use super::step_up::StepUp;
 use super::token_request::{TokenGrant, TokenRequest};
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient, without_parameters};
@@ -53,6 +54,20 @@ impl SignIn {
         redirect_uri: String,
         earlier: Option<&SignInRecord>,
     ) -> Result<Self, OAuthError> {
+        let begun = Self::open(http, upstream, settings, challenge, redirect_uri, earlier).await;
+        let secret = settings.grant.client().and_then(RegisteredClient::secret);
+        let secrets = earlier.into_iter().flat_map(SignInRecord::secrets).chain(secret);
+        begun.map_err(|error| error.without(secrets))
+    }
+
+    async fn open(
+        http: &dyn OAuthHttp,
+        upstream: &str,
+        settings: &Settings,
+        challenge: &BearerChallenge,
+        redirect_uri: String,
+        earlier: Option<&SignInRecord>,
+    ) -> Result<Self, OAuthError> {
         let client = OAuthClient::new(http, settings);
         let mut discovered = discover(&client, challenge).await?;
         let server = &discovered.server;
@@ -72,14 +87,11 @@ impl SignIn {
         let endpoint = server.authorization_endpoint.as_deref();
         let endpoint = endpoint.ok_or_else(|| refuse("has no authorization endpoint"))?;
         client.check(endpoint).map_err(OAuthError::Refused)?;
-        let configured = match &settings.grant {
-            Grant::AuthorizationCode { client } => client.as_ref(),
-            Grant::ClientCredentials(_) | Grant::JwtBearer { .. } => None,
-        };
+        let configured = settings.grant.client();
         let metadata_url = settings.client_metadata_url.as_deref();
         // Earlier versions have noted it in the record only.
         let known = earlier.filter(|it| it.is_configured_client).map(SignInRecord::bound);
-        binding::check(upstream, settings, known.as_ref(), &server.issuer)?;
+        binding::check(upstream, settings, known.as_slice(), &server.issuer)?;
         let (resource, scope) = (discovered.resource(settings), discovered.scope(settings));
         let is_of =
             |it: &&SignInRecord| it.is_of(settings) && is_same_issuer(&it.issuer, &server.issuer);
@@ -237,8 +249,11 @@ impl SignIn {
         }
         if let Some(error) = find("error") {
             let description = find("error_description").unwrap_or_default();
+            let code = find("code").map(Secret::from);
+            let secrets = [&self.state, &self.verifier].into_iter().chain(self.client.secret());
+            let patterns = SecretPatterns::new(secrets.chain(&code).map(Secret::expose));
             let [error, description] =
-                [error, description].map(|text| quote(&text, MAX_SHOWN_CHARS));
+                [error, description].map(|text| quote(&patterns.redact(&text), MAX_SHOWN_CHARS));
             let text =
                 format!("the authorization server refuses the sign-in: {error}: {description}");
             return refuse(text.trim_end_matches([':', ' ']));
@@ -484,6 +499,38 @@ mod tests {
                     assert!(sent.is_empty(), "{sent:?}");
                 }
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_a_server_repeats_is_not_shown() {
+        let secret = "canary-of-a-secret";
+        let credential = ClientCredential::Secret(secret.into());
+        let client = RegisteredClient { id: "weir".into(), credential };
+        let grant = Grant::AuthorizationCode { client: Some(client) };
+        let settings = Settings { grant, ..settings() };
+        let script = Script::default();
+        let sign_in = begin(&script, &metadata(""), settings.clone()).await.expect("it begins");
+        let (state, code) = (sign_in.state.expose(), "canary-of-a-code");
+        let query =
+            format!("error={secret}&error_description={code}+{state}&code={code}&state={state}");
+        let refused = sign_in.finish(&script, &query).await;
+        let text = "the authorization server refuses the sign-in: ***: *** ***";
+        assert_eq!(refused, Err(OAuthError::Refused(text.into())));
+        // The server knows the tokens of the earlier sign-in.
+        let tokens = ["canary-of-an-access-token", "canary-of-a-refresh-token"].map(Secret::from);
+        let [access_token, refresh_token] = tokens.clone();
+        let refresh_token = Some(refresh_token);
+        let earlier = SignInRecord { access_token, refresh_token, ..record() };
+        for canary in [secret, tokens[0].expose(), tokens[1].expose()] {
+            let server = metadata("").replace("\"https://mcp.test\"", &format!("\"{canary}\""));
+            script.document(SERVER, &server);
+            let redirect_uri = "http://127.0.0.1:7/callback".to_owned();
+            let challenge = BearerChallenge::default();
+            let begun =
+                SignIn::begin(&script, "hub", &settings, &challenge, redirect_uri, Some(&earlier));
+            let error = begun.await.err().expect("refused").to_string();
+            assert!(error.contains("another issuer, ***:"), "{error}");
         }
     }
 

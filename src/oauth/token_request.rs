@@ -279,7 +279,9 @@ fn read_response(
         && can_refuse
         && let Some(code) = members.text("error")
     {
-        let patterns = SecretPatterns::of_request(secrets);
+        let issued = ["access_token", "refresh_token"].into_iter().filter_map(text);
+        let secrets: Vec<_> = secrets.iter().cloned().chain(issued.map(Secret::from)).collect();
+        let patterns = SecretPatterns::of_request(&secrets);
         let shown = |text: &str| quote(&patterns.redact(text), MAX_SHOWN_CHARS);
         let description = members.text("error_description").unwrap_or_default();
         let text = format!("{url} refuses the request: {}: {}", shown(&code), shown(&description));
@@ -327,9 +329,10 @@ fn check_token(token: Secret, token_type: Option<String>) -> Result<Secret, &'st
 struct Members<'a>(HashMap<String, &'a RawValue>);
 
 impl<'a> Members<'a> {
-    /// Reads the members of an object; there are none if it is no object.
+    /// Reads the members of an object; there are none if it is no object. Some servers write a
+    /// byte order mark before it.
     fn read(text: &'a str) -> Self {
-        Self(serde_json::from_str(text).unwrap_or_default())
+        Self(serde_json::from_str(text.trim_start_matches('\u{feff}')).unwrap_or_default())
     }
 
     /// Returns the member of this name, if it is a text.
@@ -537,6 +540,11 @@ mod tests {
                 r#"{"error":"invalid_client","error_description":"\u0007 hunter2 is wrong"}"#,
                 r"invalid_client: \u{7} *** is wrong",
             ),
+            // A token of the response itself.
+            (
+                r#"{"error":"x","error_description":"got a1 and r2","access_token":"a1","refresh_token":"r2"}"#,
+                "x: got *** and ***",
+            ),
         ] {
             let (result, ..) = send(&grant, None, (401, response)).await;
             let error = format!("{TOKEN_URL} refuses the request: {error}");
@@ -590,6 +598,8 @@ mod tests {
             let issued = issued.expect(odd);
             assert_eq!((issued.token, issued.refresh_token), (Ok("t".into()), Some("r".into())));
         }
+        let body = format!("\u{feff}{}", TOKEN.1);
+        assert!(send(&grant, None, (200, &body)).await.0.is_ok(), "a byte order mark");
         for odd in ["7", "[]", "null", "{}", "\"\""] {
             let body =
                 format!(r#"{{"access_token":"t","token_type":"Bearer","refresh_token":{odd}}}"#);

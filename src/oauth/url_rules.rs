@@ -64,7 +64,7 @@ impl<'a> OAuthClient<'a> {
 
     /// Returns the URL in the form in which it is called, and whether it has the upstream's origin.
     pub(super) fn check(&self, text: &str) -> Result<(Uri, bool), String> {
-        let refuse = |why| Err(format!("{} {why}", quote(text, MAX_SHOWN_CHARS)));
+        let refuse = |why| Err(format!("{} {why}", shown_url(text)));
         // The parser would skip some of these.
         if text.contains(|c: char| c.is_control() || c.is_whitespace() || c == '\\') {
             return refuse("is not a URL");
@@ -147,6 +147,14 @@ pub(super) fn parse_name(text: &str) -> Option<Url> {
     is_same.then_some(url)
 }
 
+/// Returns a URL that a server has named, for messages: bounded, and without its credentials. Of a
+/// text that may be no URL everything before an `@` is left out.
+pub(super) fn shown_url(text: &str) -> String {
+    let Some((before, rest)) = text.rsplit_once('@') else { return quote(text, MAX_SHOWN_CHARS) };
+    let scheme = ["https://", "http://"].into_iter().find(|scheme| before.starts_with(scheme));
+    quote(&format!("{}***@{rest}", scheme.unwrap_or_default()), MAX_SHOWN_CHARS)
+}
+
 /// Time limit of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a response.
@@ -204,6 +212,17 @@ mod tests {
             "",
         ] {
             assert!(https(url).is_err(), "{url}");
+        }
+        for (url, error) in [
+            ("https://ann:hunter2@id.test/x", "https://***@id.test/x contains credentials"),
+            ("https://hunter2@id.test", "https://***@id.test contains credentials"),
+            ("https://ann:hun/ter2@id.test/", "https://***@id.test/ is not a URL"),
+            ("https://ann:hunter2@x@id.test/", "https://***@id.test/ contains credentials"),
+            ("http://ann:hunter2@id.test/", "http://***@id.test/ is not an https:// URL"),
+            ("https:\\\\ann:hunter2@id.test", "***@id.test is not a URL"),
+            ("ann:hunter2@id.test", "***@id.test is not an https:// URL"),
+        ] {
+            assert_eq!(https(url), Err(error.to_owned()), "{url}");
         }
     }
 

@@ -246,7 +246,8 @@ impl Vault {
         let note = |ran_out| {
             vault.note(upstream, |notes| {
                 notes.ran_out = ran_out;
-                notes.bound = notes.bound.take().or(bound);
+                let noted = std::mem::take(&mut notes.bound);
+                bound.into_iter().chain(noted).for_each(|it| it.keep_in(&mut notes.bound));
             })
         };
         match change {
@@ -330,13 +331,13 @@ impl Vault {
         bound: &BoundClient,
     ) -> Result<(), OAuthError> {
         let vault = Self::open_usable(state)?;
-        if vault.notes(upstream).is_ok_and(|notes| notes.bound.as_ref() == Some(bound)) {
+        if vault.notes(upstream).is_ok_and(|notes| notes.bound.contains(bound)) {
             return Ok(());
         }
         let _lock = vault.lock_changes().await?;
         // The keys may have been changed before the lock was there.
         let vault = Self::open_usable(state)?;
-        vault.note(upstream, |notes| notes.bound = Some(bound.clone()))
+        vault.note(upstream, |notes| bound.clone().keep_in(&mut notes.bound))
     }
 
     /// Changes the notes about an upstream.
@@ -445,8 +446,9 @@ impl Vault {
     ///
     /// # Errors
     ///
-    /// There is none, because the disk is full for example.
+    /// There is none, because the disk is full for example, or nothing can be changed.
     pub(super) fn reserve_space(&self) -> Result<ReservedSpace, OAuthError> {
+        self.check_lock()?;
         let reserve = || {
             let mut file = self.temporary_file(SPACE)?;
             // Equal bytes may take no space where files are compressed.
@@ -612,7 +614,7 @@ pub(super) mod tests {
             assert_eq!(again.read(upstream), Ok(Some(record())));
             assert!(vault.read(upstream).is_err(), "with the former key");
         }
-        assert_eq!(again.notes("hub").expect("readable").bound, Some(bound));
+        assert_eq!(again.notes("hub").expect("readable").bound, [bound]);
         for file in fs::read_dir(&vault.folder).expect("a folder") {
             let text = fs::read_to_string(file.expect("a file").path()).expect("text");
             assert!(!text.contains(former.trim_end()), "the former key is left");
@@ -709,6 +711,8 @@ pub(super) mod tests {
         assert!(configured.is_of(&of_user(Some("weir"))));
         for (record, settings) in [
             (configured, of_user(None)),
+            // An authorization server has given this name to a client that registered itself.
+            (SignInRecord { number: SignInNumber::random(), ..record() }, of_user(Some("weir"))),
             (record(), of_user(Some("other"))),
             (record(), Settings { resource: ResourceIndicator::None, ..of_user(None) }),
             (record(), Settings { resource: named.clone(), ..of_user(None) }),
@@ -754,12 +758,23 @@ pub(super) mod tests {
         assert_eq!(vault.notes("hub"), Ok(SignInNotes::default()));
         let end = |_| (RecordChange::RunOut, ());
         Vault::change(state.path(), "hub", None, end).await.expect("removed");
-        let bound = Some(signed_in.bound());
+        let bound = vec![signed_in.bound()];
         assert_eq!(vault.read("hub"), Ok(None));
         let ran_out = SignInNotes { bound: bound.clone(), ran_out: Some(number) };
         assert_eq!(vault.notes("hub"), Ok(ran_out));
         assert_eq!(Vault::sign_out(state.path(), "hub").await, Ok((true, None)));
         assert_eq!(vault.notes("hub"), Ok(SignInNotes { bound, ran_out: None }));
+    }
+
+    #[test]
+    fn notes_of_an_earlier_version_are_read() {
+        for (bound, clients) in [("null", 0), (r#"{"client_id":"weir","issuer":"i"}"#, 1)] {
+            let text = format!(r#"{{"bound":{bound},"ran_out":null}}"#);
+            let notes: SignInNotes = serde_json::from_str(&text).expect("valid");
+            assert_eq!(notes.bound.len(), clients);
+            let again = serde_json::to_string(&notes).expect("JSON");
+            assert_eq!(serde_json::from_str::<SignInNotes>(&again).expect("valid"), notes);
+        }
     }
 
     #[test]

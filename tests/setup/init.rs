@@ -248,6 +248,23 @@ fn a_file_is_recognized_by_what_is_in_it() {
 }
 
 #[test]
+fn a_sign_in_is_imported_only_for_a_server_that_is_reached_with_tls_or_on_this_machine() {
+    let user_home = UserHome::new();
+    let server = |url: &str| format!(r#"{{ "url": "{url}", "auth": {{ "CLIENT_ID": "weir" }} }}"#);
+    let [plain, local, safe] =
+        ["HTTP://notes.svc/mcp", "http://127.1:80/mcp", "https://a.example.com/mcp"].map(server);
+    let file = format!(r#"{{ "mcpServers": {{ "a": {plain}, "b": {local}, "c": {safe} }} }}"#);
+    user_home.write("project/any.json", &file);
+    let done = user_home.weir(&["init", "--from", "any.json"]);
+    let note = "a: its sign-in is not imported, because others could read the access tokens";
+    assert!(done.err.contains(note), "{}", done.err);
+    let text = user_home.read("project/weir.toml");
+    assert_eq!(text.matches("auth = ").count(), 2, "{text}");
+    let path = user_home.path("project/weir.toml");
+    Config::load(&path, &Options::default()).unwrap_or_else(|report| panic!("{report}"));
+}
+
+#[test]
 fn servers_under_a_second_key_of_a_file_are_told() {
     let user_home = UserHome::new();
     let file =

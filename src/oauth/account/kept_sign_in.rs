@@ -177,7 +177,8 @@ impl Account {
             resource: record.resource.as_deref(),
             scope: None,
         };
-        match self.unless_stopping_before(&exchange, request.send(&client)).await {
+        let issued = self.unless_stopping_before(&exchange, request.send(&client)).await;
+        match issued.map_err(|error| error.without(record.secrets())) {
             Ok(issued) => {
                 let mut renewed = record.clone();
                 renewed.renew(&issued, &self.settings);
@@ -374,6 +375,33 @@ mod tests {
             needed().map(|_: Option<String>| String::new())
         );
         assert_eq!(vault.read("hub"), Ok(None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_refresh_token_is_sent_where_the_vault_cannot_be_changed() {
+        let state = tempfile::tempdir().expect("a folder");
+        keep(&state, &record()).await;
+        let lock = state.path().join("sign-in/changes.lock");
+        std::fs::remove_file(&lock).expect("removed");
+        std::fs::create_dir(&lock).expect("a folder");
+        let (account, script) = of_user(&state);
+        let failed = token(&account).await.expect_err("refused").to_string();
+        assert!(failed.ends_with("it is a folder, not a regular file"), "{failed}");
+        assert_eq!(script.requests(), [""; 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_of_the_sign_in_that_the_server_repeats_is_not_shown() {
+        let state = tempfile::tempdir().expect("a folder");
+        let (access_token, client_secret) = ("canary-of-a-token".into(), Some("canary-1".into()));
+        keep(&state, &SignInRecord { access_token, client_secret, ..record() }).await;
+        let (account, script) = of_user(&state);
+        let description = "canary-of-a-token expired, you sent canary-1 and hunter3";
+        let body = format!(r#"{{"error":"slow","error_description":"{description}"}}"#);
+        script.respond(TOKEN_URL, 400, &body);
+        let text =
+            format!("{TOKEN_URL} refuses the request: slow: *** expired, you sent *** and ***");
+        assert_eq!(token(&account).await, Err(OAuthError::Refused(text)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,8 +2,8 @@
 //! authorization server binding).
 //!
 //! Invariant: credentials of the configuration go to the issuer of `auth.issuer`; without it, to
-//! the first one that has ever issued a token for them. That is noted in the state folder, and
-//! holds until the issuer or the client is changed in the configuration.
+//! the first one that has ever issued a token for them. That is noted in the state folder for each
+//! client, and holds until another issuer is configured for it.
 
 use super::{BoundClient, Vault};
 use crate::oauth::discovery::changed;
@@ -19,7 +19,7 @@ use crate::oauth::{Grant, OAuthError, Settings};
 pub(in crate::oauth) fn check(
     upstream: &str,
     settings: &Settings,
-    known: Option<&BoundClient>,
+    known: &[BoundClient],
     issuer: &str,
 ) -> Result<(), OAuthError> {
     if settings.issuer.is_some() || settings.token_url.is_some() {
@@ -29,15 +29,12 @@ pub(in crate::oauth) fn check(
     let vault = settings.state.as_deref().map(Vault::open_existing).transpose();
     let vault = vault.inspect_err(|error| warn(upstream, error)).unwrap_or_default().flatten();
     let noted = match vault.map(|vault| vault.notes(upstream)).transpose() {
-        Ok(notes) => notes.and_then(|notes| notes.bound),
+        Ok(notes) => notes.unwrap_or_default().bound,
         Err(error) => return Err(OAuthError::Refused(format!("{error}: set auth.issuer"))),
     };
     // What this process knows holds where nothing can be noted.
-    match noted.as_ref().or(known) {
-        Some(bound)
-            if bound.client_id == wanted.client_id
-                && !is_same_issuer(&bound.issuer, &wanted.issuer) =>
-        {
+    match noted.iter().chain(known).find(|it| it.client_id == wanted.client_id) {
+        Some(bound) if !is_same_issuer(&bound.issuer, &wanted.issuer) => {
             let text = changed(&bound.issuer, issuer);
             Err(OAuthError::Refused(format!("{text}: if that is right, set auth.issuer")))
         }
@@ -67,13 +64,10 @@ pub(in crate::oauth) async fn note(
 
 /// Returns the binding of the configured credentials to this issuer, if there are any.
 fn binding(settings: &Settings, issuer: &str) -> Option<BoundClient> {
-    let client_id = match &settings.grant {
-        Grant::AuthorizationCode { client: None } => return None,
-        Grant::AuthorizationCode { client: Some(client) } | Grant::ClientCredentials(client) => {
-            Some(client.id.clone())
-        }
-        Grant::JwtBearer { .. } => None,
-    };
+    if let Grant::AuthorizationCode { client: None } = settings.grant {
+        return None;
+    }
+    let client_id = settings.grant.client().map(|client| client.id.clone());
     Some(BoundClient { client_id, issuer: issuer.to_owned() })
 }
 

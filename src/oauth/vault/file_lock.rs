@@ -84,7 +84,7 @@ impl Vault {
     /// Waits until no other process changes the vault, which takes a moment. One that has been
     /// stopped is not waited for.
     pub(super) async fn lock_changes(&self) -> Result<FileLock, OAuthError> {
-        let path = self.folder.join("changes.lock");
+        let path = self.folder.join(CHANGES);
         let locked = FileLock::acquire(&path, LOCK_PATIENCE).await;
         match locked.map_err(|error| unusable(&path, &error))? {
             Some(lock) => {
@@ -93,6 +93,12 @@ impl Vault {
             }
             None => Ok(FileLock::without()),
         }
+    }
+
+    /// Checks that there can be a lock for changes, without which none is written.
+    pub(super) fn check_lock(&self) -> Result<(), OAuthError> {
+        let path = self.folder.join(CHANGES);
+        regular_file::open_to_append(&path).map(drop).map_err(|error| unusable(&path, &error))
     }
 
     /// Removes the files that processes have left which were killed while they wrote them.
@@ -115,6 +121,8 @@ impl Vault {
     }
 }
 
+/// Name of the file whose lock a change of the vault takes.
+const CHANGES: &str = "changes.lock";
 /// Time for which one process may have a lock: longer than its request takes. One that has it for
 /// longer was stopped.
 const LOCK_PATIENCE: Duration = Duration::from_secs(15);

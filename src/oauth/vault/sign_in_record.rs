@@ -78,6 +78,12 @@ impl SignInRecord {
         BoundClient { client_id: Some(self.client_id.clone()), issuer: self.issuer.clone() }
     }
 
+    /// Returns what its authorization server knows, and no other server.
+    pub(in crate::oauth) fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        let optional = self.refresh_token.iter().chain(&self.client_secret);
+        std::iter::once(&self.access_token).chain(optional)
+    }
+
     /// Issuer of the tokens.
     pub fn issuer(&self) -> &str {
         &self.issuer
@@ -111,7 +117,15 @@ impl SignInRecord {
             && self.url_hash.as_ref().is_none_or(|hash| *hash == settings.url_hash)
             && is_resource
             && issuer.is_none_or(|issuer| is_same_issuer(issuer, &self.issuer))
-            && client.map_or(!self.is_configured_client, |client| client.id == self.client_id)
+            && match client {
+                None => !self.is_configured_client,
+                // Only a record of an earlier version does not say whose name that is: a server
+                // may give any name to a client that registers itself.
+                Some(client) => {
+                    client.id == self.client_id
+                        && (self.is_configured_client || self.number == SignInNumber::default())
+                }
+            }
     }
 
     /// Returns whether two records have the same tokens of the same sign-in.
@@ -183,6 +197,17 @@ pub(crate) struct BoundClient {
     pub(in crate::oauth) issuer: String,
 }
 
+impl BoundClient {
+    /// Keeps it, in place of what was known about the same client.
+    pub(in crate::oauth) fn keep_in(self, all: &mut Vec<Self>) {
+        all.retain(|it| it.client_id != self.client_id);
+        all.push(self);
+        if all.len() > MAX_BOUND {
+            all.remove(0);
+        }
+    }
+}
+
 fn expose<S: Serializer>(secret: &Secret, serializer: S) -> Result<S::Ok, S::Error> {
     secret.expose().serialize(serializer)
 }
@@ -199,6 +224,8 @@ fn secret_option<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Se
     Option::<String>::deserialize(deserializer).map(|text| text.map(Secret::from))
 }
 
+/// Most clients of which the authorization servers are kept.
+const MAX_BOUND: usize = 16;
 /// Time for which an access token must still be valid to be used without a renewal; less for one
 /// that lives for less than five times as long.
 const MIN_REST: Duration = Duration::from_secs(30);

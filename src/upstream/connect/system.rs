@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::allowed_addresses::{AllowedAddresses, NOT_PUBLIC_ADDRESS};
+use crate::allowed_addresses::{AllowedAddresses, NOT_PUBLIC_ADDRESS, is_loopback_host};
 use crate::upstream::connect::egress::has_valid_port;
 use crate::upstream::connect::{
     ByteStream, Child, ChildCommand, Connect, Deadline, Destination, ProcessHandle, proxy, tls,
@@ -165,7 +165,15 @@ impl System {
     async fn look_up(&self, server: &Address<'_>, time: Duration) -> io::Result<Vec<SocketAddr>> {
         let found = timeout(time, (self.resolver.0)(server.host.to_owned(), server.port)).await;
         let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "DNS lookup timed out");
-        found.map_err(timed_out).flatten()
+        let mut found = found.map_err(timed_out).flatten()?;
+        // RFC 6761, 6.3: without TLS all is sent there, because it does not leave this machine.
+        if is_loopback_host(server.host) {
+            found.retain(|address| address.ip().to_canonical().is_loopback());
+            if found.is_empty() {
+                return Err(io::Error::other("the name leads to another machine"));
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -663,6 +671,26 @@ mod tests {
         // Each connection looks the name up again, and checks what was found.
         found.lock().truncate(1);
         assert_eq!(connect(&local).await, Err(refused.clone()));
+    }
+
+    #[tokio::test]
+    async fn localhost_is_this_machine_whatever_a_look_up_finds() {
+        let tasks = TaskTracker::new();
+        let server = start_server("inside", &tasks).await;
+        let elsewhere = SocketAddr::from(([10, 0, 0, 1], server.port()));
+        let found = Arc::new(crate::sync::Mutex::new(vec![elsewhere, server]));
+        let resolved = Arc::clone(&found);
+        let host = with_resolver(move || std::future::ready(Ok(resolved.lock().clone())));
+        for url in ["http://localhost/mcp", "https://LOCALHOST/mcp"] {
+            let url = Uri::from_static(url);
+            let addresses = host.look_up(&Address::of(&url).expect("one"), CONNECT).await;
+            assert_eq!(addresses.expect("found"), [server], "{url}");
+        }
+        // What goes there without TLS would go to another machine.
+        found.lock().truncate(1);
+        let url = Uri::from_static("http://localhost/mcp");
+        let error = host.connect(to(&url)).await.err().expect("refused").to_string();
+        assert_eq!(error, "localhost:80: the name leads to another machine");
     }
 
     /// Name of a proxy that no resolver of a test knows.

@@ -318,13 +318,16 @@ async fn a_token_that_the_server_repeats_does_not_reach_the_client() {
     let hidden = "*".repeat(token.len());
     assert_eq!(shown, format!(r#"{{"content":[],"text":"you sent Bearer {hidden}, did you?"}}"#));
     // A challenge that repeats it is not read: it would be shown to the operator, and requested.
-    let answer = async {
-        let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"{token}\"");
-        let response = Response::builder().status(403).header(WWW_AUTHENTICATE, challenge);
-        world.post_with(token).await.reply(response, "");
-    };
-    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
-    assert!(matches!(reply, Err(Error::HttpStatus { .. })), "{reply:?}");
+    let quoted_pairs: String = token.chars().flat_map(|c| ['\\', c]).collect();
+    for repeated in [token, &*quoted_pairs] {
+        let answer = async {
+            let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"{repeated}\"");
+            let response = Response::builder().status(403).header(WWW_AUTHENTICATE, challenge);
+            world.post_with(token).await.reply(response, "");
+        };
+        let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+        assert!(matches!(reply, Err(Error::HttpStatus { .. })), "{repeated}: {reply:?}");
+    }
     // A header that repeats it is not shown, either.
     let answer = async {
         let response = Response::builder().header("content-type", format!("{token};a=b"));

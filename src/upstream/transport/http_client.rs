@@ -149,8 +149,8 @@ impl HttpClient {
 
     /// Returns a text of the server for an error, without a text that repeats an access token.
     pub(crate) fn without_tokens<'a>(&self, text: &'a str) -> &'a str {
-        let finders = self.account.as_ref().map(|session| session.account.token_finders());
-        let has_token = finders.is_some_and(|it| it.borrow().are_in(text.as_bytes()));
+        let account = self.account.as_ref().map(|session| &session.account);
+        let has_token = account.is_some_and(|account| account.is_repeated_in(text));
         if has_token { "***" } else { text }
     }
 
@@ -314,11 +314,14 @@ fn token_challenge(response: &Response<PooledBody>, account: &Account) -> Option
     if !matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
         return None;
     }
-    let finders = account.token_finders();
-    let mut texts = response.headers().get_all(WWW_AUTHENTICATE).iter();
+    let texts = response.headers().get_all(WWW_AUTHENTICATE).iter();
+    let mut texts = texts.filter_map(|text| text.to_str().ok());
     // One that repeats a token is not read: its contents are shown to the operator.
-    let has_token = texts.any(|text| finders.borrow().are_in(text.as_bytes()));
-    let challenge = BearerChallenge::find(response.headers()).filter(|_| !has_token);
+    let has_token = texts.any(|text| account.is_repeated_in(text));
+    let challenge = BearerChallenge::find(response.headers()).filter(|challenge| {
+        // A character may have been escaped in a quoted string.
+        !has_token && !challenge.texts().any(|text| account.is_repeated_in(text))
+    });
     match response.status() {
         StatusCode::UNAUTHORIZED => Some(challenge.unwrap_or_default()),
         _ => challenge.filter(BearerChallenge::demands_scope),

@@ -8,7 +8,9 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use toml_edit::{Array, InlineTable, Item, Table, Value, value};
+use url::Url;
 
+use crate::allowed_addresses::is_loopback_host;
 use crate::cli::clients::init::texts::{UpstreamWriter, reference_to};
 use crate::cli::clients::server::{ClientAccount, ClientServer, HeaderSource, ServerTransport};
 use crate::config::{Timeouts, is_own_header};
@@ -24,8 +26,16 @@ impl UpstreamWriter<'_> {
                 self.http(url, *is_sse, headers)?;
                 let has_credentials =
                     headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
-                if let Some(account) = account.as_ref().filter(|_| !has_credentials) {
-                    self.account(account);
+                match account.as_ref().filter(|_| !has_credentials) {
+                    // The operator says whether that network is trusted, and names the issuer.
+                    Some(_) if is_readable_on_the_way(url) => {
+                        let text = "its sign-in is not imported, because others could read the \
+                                    access tokens on the way to an http address: correct url, or \
+                                    add auth with allow_http and issuer";
+                        self.note(text.to_owned());
+                    }
+                    Some(account) => self.account(account),
+                    None => {}
                 }
             }
         }
@@ -222,6 +232,12 @@ fn split_user(url: &str) -> (String, Option<String>) {
         Some((format!("{scheme}://{host}{path}"), Some(user.to_owned())))
     };
     split().unwrap_or_else(|| (url.to_owned(), None))
+}
+
+/// Returns whether a URL leads to another machine without TLS.
+fn is_readable_on_the_way(url: &str) -> bool {
+    let url = Url::parse(url).ok().filter(|url| url.scheme() == "http");
+    url.is_some_and(|url| !url.host_str().is_some_and(is_loopback_host))
 }
 
 /// Creates a list, with one element per line if it is long.
