@@ -204,8 +204,7 @@ async fn keep(
     let former = match Vault::sign_in(state, name, record.clone()).await {
         Ok(former) => former,
         Err(error) => {
-            let _ = target.revoke(&record).await;
-            return Err(failure(error));
+            return Err(failure(record.discard(&target.http, &target.account, &error).await));
         }
     };
     let problem = match former {
