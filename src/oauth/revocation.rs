@@ -60,7 +60,7 @@ impl SignInRecord {
             }
             Err(error) => format!("were not revoked: {error}"),
         };
-        OAuthError::Unavailable(format!("{reason}; the tokens of the sign-in {outcome}"))
+        OAuthError::Unavailable(format!("{reason}; the tokens that had come {outcome}"))
     }
 }
 

@@ -481,6 +481,24 @@ fn a_process_that_is_stopped_in_a_refresh_holds_up_no_sign_in_and_revokes_later(
 }
 
 #[test]
+fn a_sign_in_that_was_kept_is_the_result_although_the_revocation_of_the_former_one_hangs() {
+    let server = Server::start(false);
+    let folder = server.signed_in();
+    let (mut login, _) = server.begin_login(folder.path());
+    login.signal(Signal::TERM);
+    login.wait_for_log(WAITING);
+    server.answer();
+    assert!(server.next_form().starts_with("token=refresh-1&"));
+    let ended = login.wait();
+    let log = login.wait_for_whole_log();
+    assert!(ended.success(), "{ended:?} {log:?}");
+    assert!(log.concat().contains("the former sign-in were not revoked"), "{log:?}");
+    let audit = fs::read_to_string(folder.path().join("state/audit.jsonl")).expect("a log");
+    let lines = audit.lines().filter(|line| line.contains(r#""event":"login""#));
+    assert!(lines.last().expect("a line").contains(r#""outcome":"ok""#), "{audit}");
+}
+
+#[test]
 fn a_sign_in_needs_no_body_of_a_response_that_only_refuses() {
     let server = Server::start(true);
     let folder = server.signed_in();
