@@ -32,21 +32,23 @@ mod url_rules;
 mod vault;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use hyper::{Request, Response, Uri};
 use url::Url;
 
 use crate::allowed_addresses::AllowedAddresses;
 use crate::secret::Secret;
+use crate::sync::Mutex;
 pub use access_token::AccessToken;
 pub(crate) use access_token::TokenFinders;
 #[cfg(test)]
 pub(crate) use access_token::token_finders;
 pub use account::{Account, TokenOutcome};
 pub use challenge::BearerChallenge;
-pub use exchange::{ANSWER_TIMEOUT, Exchange, ExchangeHttp, finish_exchanges};
+pub use exchange::{ANSWER_TIMEOUT, Exchange, ExchangeHttp, finish_exchanges, timeout_awake};
 use secret_search::SecretPatterns;
 pub(crate) use secret_search::{Repetition, SecretSearch};
 pub use sign_in::SignIn;
@@ -189,6 +191,27 @@ impl OAuthError {
             Self::Refused(text) => Self::Refused(secrets.redact(&text)),
             Self::SignInNeeded(text) => Self::SignInNeeded(secrets.redact(&text)),
         }
+    }
+}
+
+/// Body of a response, as far as it has come. A request that has it as an extension leaves it
+/// behind if the rest does not come: it may contain tokens.
+#[derive(Clone, Default)]
+pub struct ReceivedBody(Arc<Mutex<BytesMut>>);
+
+impl ReceivedBody {
+    /// Appends bytes, up to a size of `limit`. Returns false if there are more.
+    #[must_use]
+    pub fn append(&self, bytes: &[u8], limit: usize) -> bool {
+        let mut body = self.0.lock();
+        let space = limit.saturating_sub(body.len());
+        body.extend_from_slice(&bytes[..space.min(bytes.len())]);
+        bytes.len() <= space
+    }
+
+    /// Takes the bytes that have come.
+    pub fn take(&self) -> Bytes {
+        std::mem::take(&mut *self.0.lock()).freeze()
     }
 }
 

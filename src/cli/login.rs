@@ -6,7 +6,7 @@ mod redirect;
 use std::io::Write;
 use std::path::Path;
 use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -143,14 +143,22 @@ pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
         let of_folder = config.warnings.iter().filter(|warning| warning.key == "state.dir");
         of_folder.for_each(|warning| output::print_stderr(&warning.render(true)));
     }
-    let exchange = Exchange::new(name);
+    let (exchange, written) = (Exchange::new(name), OnceLock::new());
     let kept = async {
         let record = sign_in(name, &target, state, &args, &exchange).await?;
-        keep(name, &target, state, record).await
+        keep(name, &target, state, record, &written).await
     };
     let announce = || output::print_waiting_for_answer(slice::from_ref(name), args.report.json);
     // A sign-in that a signal ends is recorded, too. A code that was sent is redeemed.
     let kept = signals.run_until_signal_or_answer(&exchange, announce, kept).await;
+    let kept = match (kept, written.into_inner()) {
+        // Only the revocation of the former sign-in has not ended.
+        (Err(stopped @ Failure::Stopped(_)), Some(record)) => {
+            print_not_revoked(&stopped.to_string());
+            Ok(record)
+        }
+        (kept, _) => kept,
+    };
     write_audit(log, SignInEvent::Login, name, kept.as_ref().err()).await;
     print(&args.report, &SignInRow::new(name, Some(&kept?)))
 }
@@ -193,21 +201,22 @@ async fn sign_in(
     signed_in.map_err(failure)
 }
 
-/// Keeps a sign-in in place of the earlier one, whose tokens are revoked. A sign-in that cannot be
-/// kept is revoked itself.
+/// Keeps a sign-in in place of the earlier one, and sets `written`; then the tokens of the earlier
+/// one are revoked. A sign-in that cannot be kept is revoked itself.
 async fn keep(
     name: &str,
     target: &SignInTarget<'_>,
     state: &Path,
     record: SignInRecord,
+    written: &OnceLock<SignInRecord>,
 ) -> Result<SignInRecord, Failure> {
     let former = match Vault::sign_in(state, name, record.clone()).await {
         Ok(former) => former,
         Err(error) => {
-            let _ = target.revoke(&record).await;
-            return Err(failure(error));
+            return Err(failure(record.discard(&target.http, &target.account, &error).await));
         }
     };
+    let _ = written.set(record.clone());
     let problem = match former {
         None => None,
         Some(former) if former.is_revocable_beside(&record) => target.revoke(&former).await,
@@ -217,10 +226,13 @@ async fn keep(
         )),
     };
     if let Some(problem) = problem {
-        let text = "the tokens of the former sign-in were not revoked";
-        output::print_stderr(&format!("{text}: {problem}"));
+        print_not_revoked(&problem);
     }
     Ok(record)
+}
+
+fn print_not_revoked(why: &str) {
+    output::print_stderr(&format!("the tokens of the former sign-in were not revoked: {why}"));
 }
 
 /// Writes an event to the audit log, if there is one.

@@ -64,7 +64,7 @@ impl AccessToken {
             let lifetime = lifetime.max(MIN_LIFETIME);
             (now + lifetime.mul_f64(RENEWED_AT), now + lifetime)
         });
-        let token = issued.token.as_ref().map_err(Clone::clone)?;
+        let token = issued.token.as_ref().map_err(|unusable| unusable.error.clone())?;
         Ok(Self { authorization: authorization(token)?, times, number, sign_in })
     }
 }

@@ -5,6 +5,7 @@
 //! lasts until its owner drops it. Once [`finish_exchanges`] was called, none begins.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use hyper::{Request, Response};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::OAuthHttp;
 use crate::allowed_addresses::AllowedAddresses;
@@ -107,8 +108,26 @@ pub async fn finish_exchanges(announce: impl FnOnce(&[String])) {
     if !upstreams.is_empty() {
         announce(&upstreams);
         let ended = exchanges.wait_for(|all| all.upstreams.is_empty());
-        let _ = timeout(ANSWER_TIMEOUT, ended).await;
+        let _ = timeout_awake(ANSWER_TIMEOUT, ended).await;
     }
+}
+
+/// Waits for `work`, for at most `limit`. A process that was stopped meanwhile, for example by
+/// Ctrl-Z, still gets what has come in that time: it counts for a second at most.
+pub async fn timeout_awake<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    let (mut work, mut rest) = (pin!(work), limit);
+    while !rest.is_zero() {
+        let (begin, tick) = (Instant::now(), rest.min(TICK));
+        if let Ok(done) = timeout(tick, &mut work).await {
+            return Some(done);
+        }
+        rest -= tick;
+        if begin.elapsed() > tick + TICK {
+            // It was stopped: what has come is not read yet.
+            rest = rest.max(TICK);
+        }
+    }
+    None
 }
 
 /// Exchanges of this process.
@@ -123,5 +142,7 @@ struct Exchanges {
 /// One for the process, because whatever ends it has to wait: a signal, an error or a panic.
 static EXCHANGES: LazyLock<watch::Sender<Exchanges>> = LazyLock::new(watch::Sender::default);
 
+/// Part of a time limit for which a process that was stopped cannot have waited.
+const TICK: Duration = Duration::from_secs(1);
 /// Longest wait for the answer of an authorization server when Weir is stopping.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);

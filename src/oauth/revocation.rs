@@ -44,6 +44,26 @@ impl SignInRecord {
     }
 }
 
+impl SignInRecord {
+    /// Revokes the tokens of a sign-in that cannot be kept for this reason, and returns the error
+    /// for that.
+    pub async fn discard(
+        &self,
+        http: &dyn OAuthHttp,
+        settings: &Settings,
+        reason: &OAuthError,
+    ) -> OAuthError {
+        let outcome = match self.revoke(http, settings).await {
+            Ok(true) => "were revoked".to_owned(),
+            Ok(false) => {
+                "were not revoked: the authorization server does not support that".to_owned()
+            }
+            Err(error) => format!("were not revoked: {error}"),
+        };
+        OAuthError::Unavailable(format!("{reason}; the tokens that had come {outcome}"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -188,7 +188,8 @@ impl SignIn {
             resource: self.resource.as_deref(),
             scope: None,
         };
-        let issued = request.send(&client).await?;
+        let mut issued = request.redeem(&client).await?;
+        let long = issued.take_long_refresh_token();
         binding::note(&self.upstream, &self.settings, &server.issuer).await;
         let client_secret = match (&self.client.credential, &self.settings.grant) {
             // The configured one stays in the configuration.
@@ -196,10 +197,21 @@ impl SignIn {
             (ClientCredential::Secret(secret), _) => Some(secret.clone()),
             (ClientCredential::Key(_) | ClientCredential::None, _) => None,
         };
-        Ok(SignInRecord {
+        let expires = issued.expires();
+        let (access_token, problem) = match issued.token {
+            Ok(token) if long.is_none() => (Some(token), None),
+            Ok(token) => {
+                let text = "the refresh token is longer than 32 KiB".to_owned();
+                (Some(token), Some(OAuthError::Unavailable(text)))
+            }
+            Err(unusable) => (unusable.token, Some(unusable.error)),
+        };
+        let refresh_token = issued.refresh_token.or(long);
+        let is_empty = access_token.is_none() && refresh_token.is_none();
+        let record = SignInRecord {
             number: SignInNumber::random(),
             upstream: self.settings.upstream.to_string(),
-            url_hash: Some(self.settings.url_hash),
+            url_hash: Some(self.settings.url_hash.clone()),
             issuer: server.issuer.clone(),
             token_endpoint: server.token_endpoint.clone(),
             token_endpoint_auth_methods_supported: server
@@ -215,11 +227,17 @@ impl SignIn {
             resource: self.resource,
             scope: self.scope,
             step_up: self.step_up,
-            expires: issued.expires(),
+            expires,
             lifetime: issued.lifetime.map(|lifetime| lifetime.as_secs()),
-            access_token: issued.token?,
-            refresh_token: issued.refresh_token,
-        })
+            access_token: access_token.unwrap_or_else(|| Secret::from("")),
+            refresh_token,
+        };
+        match problem {
+            None => Ok(record),
+            Some(problem) if is_empty => Err(problem),
+            // The server has redeemed the code.
+            Some(problem) => Err(record.discard(http, &self.settings, &problem).await),
+        }
     }
 
     /// Checks a response, and returns its code.

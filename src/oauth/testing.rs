@@ -11,7 +11,7 @@ use url::Url;
 use super::vault::tests::record;
 use super::vault::{SignInNumber, SignInRecord};
 use super::{
-    BearerChallenge, ClientCredential, Exchange, Grant, OAuthHttp, RegisteredClient,
+    BearerChallenge, ClientCredential, Exchange, Grant, OAuthHttp, ReceivedBody, RegisteredClient,
     ResourceIndicator, Settings, SignIn,
 };
 use crate::allowed_addresses::AllowedAddresses;
@@ -22,6 +22,8 @@ use crate::timestamp::unix_time;
 #[derive(Default)]
 pub(super) struct Script {
     responses: Mutex<HashMap<String, Response<Bytes>>>,
+    /// URLs whose response is cut off.
+    cut: Mutex<HashSet<String>>,
     /// URLs whose server accepts no connection.
     unreachable: Mutex<HashSet<String>>,
     requests: Mutex<Vec<Request<Bytes>>>,
@@ -43,6 +45,12 @@ impl Script {
 
     pub(super) fn fail(&self, url: &str) {
         self.respond(url, 503, "");
+    }
+
+    /// Sends this text for this URL, and no end of the response.
+    pub(super) fn cut_off(&self, url: &str, text: &str) {
+        self.document(url, text);
+        self.cut.lock().insert(url.to_owned());
     }
 
     /// Never opens a connection for this URL.
@@ -82,13 +90,21 @@ impl OAuthHttp for Script {
             return std::future::ready(Err(error)).boxed();
         }
         let response = self.responses.lock().get(&request.uri().to_string()).cloned();
+        let is_cut = self.cut.lock().contains(&request.uri().to_string());
+        let received = request.extensions_mut().remove::<ReceivedBody>().filter(|_| is_cut);
+        if let (Some(received), Some(response)) = (received, &response) {
+            let _ = received.append(response.body(), usize::MAX);
+        }
         request.extensions_mut().insert(Filtered(allowed.is_some()));
         self.requests.lock().push(request);
         let not_found = || Response::builder().status(404).body(Bytes::new()).expect("valid");
         async move {
             // Other tasks may run meanwhile.
             tokio::task::yield_now().await;
-            Ok(response.unwrap_or_else(not_found))
+            match is_cut {
+                true => Err("the connection was closed".into()),
+                false => Ok(response.unwrap_or_else(not_found)),
+            }
         }
         .boxed()
     }

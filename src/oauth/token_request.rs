@@ -11,6 +11,7 @@ use bytes::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use serde::Serialize;
+use serde_json::Deserializer;
 use serde_json::value::RawValue;
 use url::form_urlencoded::{Serializer, byte_serialize, parse};
 use zeroize::Zeroizing;
@@ -52,15 +53,27 @@ pub(super) enum TokenGrant<'a> {
 /// Token that was issued.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct IssuedToken {
-    /// The access token, or why it cannot be used: only if there is a new refresh token, in whose
-    /// place the former one may not be valid any more.
-    pub(super) token: Result<Secret, OAuthError>,
+    /// The access token, or why it cannot be used.
+    pub(super) token: Result<Secret, UnusableToken>,
     pub(super) refresh_token: Option<Secret>,
     /// Time after which it expires; `None` if the server does not say.
     pub(super) lifetime: Option<Duration>,
 }
 
+/// Access token that cannot be used.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct UnusableToken {
+    pub(super) error: OAuthError,
+    /// The token, if there is one. It may be revoked, and nothing else.
+    pub(super) token: Option<Secret>,
+}
+
 impl IssuedToken {
+    /// Takes a refresh token that is too long to be kept.
+    pub(super) fn take_long_refresh_token(&mut self) -> Option<Secret> {
+        self.refresh_token.take_if(|token| token.expose().len() > MAX_REFRESH_TOKEN_BYTES)
+    }
+
     /// Returns the Unix time in seconds at which the token expires.
     pub(super) fn expires(&self) -> Option<u64> {
         self.lifetime.map(|lifetime| (unix_time() + lifetime).as_secs())
@@ -68,8 +81,24 @@ impl IssuedToken {
 }
 
 impl TokenRequest<'_> {
-    /// Sends the request.
+    /// Sends the request. Without an access token that can be used there is a new refresh token, in
+    /// whose place the former one may not be valid any more.
     pub(super) async fn send(&self, client: &OAuthClient<'_>) -> Result<IssuedToken, OAuthError> {
+        let mut issued = self.redeem(client).await?;
+        if issued.take_long_refresh_token().is_some() {
+            tracing::warn!(
+                url = self.server.token_endpoint,
+                "refresh token of more than 32 KiB ignored"
+            );
+        }
+        match issued {
+            IssuedToken { token: Err(unusable), refresh_token: None, .. } => Err(unusable.error),
+            issued => Ok(issued),
+        }
+    }
+
+    /// Sends the request, and returns what was issued, whether it can be used or not.
+    pub(super) async fn redeem(&self, client: &OAuthClient<'_>) -> Result<IssuedToken, OAuthError> {
         let mut form = Form::default();
         match &self.grant {
             TokenGrant::ClientCredentials => form.append("grant_type", "client_credentials"),
@@ -103,8 +132,10 @@ impl TokenRequest<'_> {
         let secrets = std::mem::take(&mut form.secrets);
         let endpoint = &self.server.token_endpoint;
         let (url, request) = form_request(endpoint, form, authorization);
-        let response = client.send(&url, request).await?;
-        read_response(&response, endpoint, self.end(client.settings), &secrets)
+        match client.send_for_tokens(&url, request).await {
+            Ok(response) => read_response(&response, endpoint, self.end(client.settings), &secrets),
+            Err((error, received)) => read_part(&received, error),
+        }
     }
 
     /// Returns which errors of the server end the sign-in. Only a refresh token ends: a code is
@@ -270,17 +301,20 @@ fn read_response(
     let (status, url) = (response.status(), quote(url, MAX_SHOWN_CHARS));
     let body = Zeroizing::new(String::from_utf8_lossy(response.body()).into_owned());
     let members = Members::read(&body);
-    let text = |name| members.text(name).filter(|text| !text.is_empty());
-    // Some servers send tokens with the status 201, or errors with 200.
-    let token = text("access_token").filter(|_| status.is_success()).map(Secret::from);
+    // Some servers send tokens with the status 201, or errors with 200. Some send an empty text for
+    // none.
+    let issued = |name| members.issued(name).filter(|_| status.is_success());
+    let (token, refresh_token) = (issued("access_token"), issued("refresh_token"));
     let can_refuse =
         status.is_success() || status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
     if token.is_none()
+        && refresh_token.is_none()
         && can_refuse
         && let Some(code) = members.text("error")
     {
-        let issued = ["access_token", "refresh_token"].into_iter().filter_map(text);
-        let secrets: Vec<_> = secrets.iter().cloned().chain(issued.map(Secret::from)).collect();
+        let repeated = ["access_token", "refresh_token"].map(|name| members.issued(name));
+        let secrets: Vec<_> =
+            secrets.iter().cloned().chain(repeated.into_iter().flatten()).collect();
         let patterns = SecretPatterns::of_request(&secrets);
         let shown = |text: &str| quote(&patterns.redact(text), MAX_SHOWN_CHARS);
         let description = members.text("error_description").unwrap_or_default();
@@ -294,59 +328,94 @@ fn read_response(
     if !status.is_success() {
         return Err(OAuthError::Unavailable(format!("{url}: the response status is {status}")));
     }
-    let unusable = |what| OAuthError::Unavailable(format!("{url}: {what}"));
-    let token = token.ok_or("the response is not a token");
-    let token = token.and_then(|token| check_token(token, members.text("token_type")));
-    // Some servers send an empty one for none.
-    let refresh_token = text("refresh_token").filter(|token| {
-        let is_short = token.len() <= MAX_REFRESH_TOKEN_BYTES;
-        if !is_short {
-            tracing::warn!(url, "refresh token of more than 32 KiB ignored");
-        }
-        is_short
-    });
-    let token = match (token.map_err(unusable), &refresh_token) {
-        (Err(error), None) => return Err(error),
-        (token, _) => token,
+    let unusable = |what, token| {
+        let error = OAuthError::Unavailable(format!("{url}: {what}"));
+        Err(UnusableToken { error, token })
     };
-    let refresh_token = refresh_token.map(Secret::from);
+    let token = match token {
+        Some(token) if members.is_whole() => {
+            match check_token(&token, members.text("token_type")) {
+                Ok(()) => Ok(token),
+                Err(what) => unusable(what, Some(token)),
+            }
+        }
+        token => unusable("the response is not a token", token),
+    };
     Ok(IssuedToken { token, refresh_token, lifetime: members.lifetime() })
 }
 
-/// Returns an access token that can be used.
-fn check_token(token: Secret, token_type: Option<String>) -> Result<Secret, &'static str> {
+/// Reads the part of a response that has come before this error.
+fn read_part(received: &[u8], error: OAuthError) -> Result<IssuedToken, OAuthError> {
+    let body = Zeroizing::new(String::from_utf8_lossy(received).into_owned());
+    let members = Members::read(&body);
+    let (token, refresh_token) = (members.issued("access_token"), members.issued("refresh_token"));
+    match (token, refresh_token) {
+        (None, None) => Err(error),
+        (token, refresh_token) => {
+            let token = Err(UnusableToken { error, token });
+            Ok(IssuedToken { token, refresh_token, lifetime: None })
+        }
+    }
+}
+
+/// Checks whether an access token can be used.
+fn check_token(token: &Secret, token_type: Option<String>) -> Result<(), &'static str> {
     // RFC 6749, 7.1: a token of another type, or of an unknown one, must not be used.
     if !token_type.is_some_and(|name| name.eq_ignore_ascii_case("bearer")) {
         return Err("the token is not of the type Bearer");
     }
     let is_sendable = token.expose().len() <= MAX_TOKEN_BYTES
         && token.expose().bytes().all(|byte| byte.is_ascii_graphic());
-    is_sendable.then_some(token).ok_or("the token is longer than 16 KiB, or not visible ASCII")
+    is_sendable.then_some(()).ok_or("the token is longer than 16 KiB, or not visible ASCII")
 }
 
 /// Members of a response, each of which is read for itself: an odd one must not throw away the
 /// others, since the refresh token of the request may be used up.
-struct Members<'a>(HashMap<String, &'a RawValue>);
+struct Members<'a> {
+    body: &'a str,
+    /// `None` if the body is no object.
+    all: Option<HashMap<String, &'a RawValue>>,
+}
 
 impl<'a> Members<'a> {
-    /// Reads the members of an object; there are none if it is no object. Some servers write a
-    /// byte order mark before it.
-    fn read(text: &'a str) -> Self {
-        Self(serde_json::from_str(text.trim_start_matches('\u{feff}')).unwrap_or_default())
+    /// Reads the members of an object. Some servers write a byte order mark before it.
+    fn read(body: &'a str) -> Self {
+        let body = body.trim_start_matches('\u{feff}');
+        Self { body, all: serde_json::from_str(body).ok() }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.all.is_some()
+    }
+
+    fn get(&self, name: &str) -> Option<&'a str> {
+        self.all.as_ref()?.get(name).map(|value| value.get())
     }
 
     /// Returns the member of this name, if it is a text.
     fn text(&self, name: &str) -> Option<String> {
-        serde_json::from_str(self.0.get(name)?.get()).ok()
+        serde_json::from_str(self.get(name)?).ok()
+    }
+
+    /// Returns the token of this name, which is also found in an object that is cut off, or that
+    /// contains what is no JSON.
+    fn issued(&self, name: &str) -> Option<Secret> {
+        let token = match self.is_whole() {
+            true => self.text(name),
+            false => self.body.split(&format!("\"{name}\"")).skip(1).find_map(|rest| {
+                let value = rest.trim_start().strip_prefix(':')?;
+                Deserializer::from_str(value).into_iter().next()?.ok()
+            }),
+        };
+        token.filter(|token: &String| !token.is_empty()).map(Secret::from)
     }
 
     /// Returns the lifetime of the token; `None` if it is unknown. Some servers write the number as
     /// a text.
     fn lifetime(&self) -> Option<Duration> {
         let name = "expires_in";
-        let seconds = self.text(name).unwrap_or_else(|| {
-            self.0.get(name).map(|value| value.get().to_owned()).unwrap_or_default()
-        });
+        let seconds = self.text(name);
+        let seconds = seconds.unwrap_or_else(|| self.get(name).unwrap_or_default().to_owned());
         let seconds: f64 = seconds.trim().parse().ok()?;
         let is_usable = seconds.is_finite() && seconds >= 0.0;
         is_usable.then(|| Duration::from_secs_f64(seconds.min(MAX_LIFETIME_SECONDS)))
@@ -633,7 +702,8 @@ mod tests {
             let (issued, ..) = send(&grant, None, (200, &body)).await;
             let issued = issued.expect(members);
             let error = OAuthError::Unavailable(format!("{TOKEN_URL}: {error}"));
-            assert_eq!((issued.token, issued.refresh_token), (Err(error), Some("next".into())));
+            assert_eq!(issued.token.map_err(|unusable| unusable.error), Err(error));
+            assert_eq!(issued.refresh_token, Some("next".into()));
         }
     }
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::{Request, Response, StatusCode, Uri};
-use tokio::time::timeout;
 use url::{Position, Url, form_urlencoded};
 
-use super::{OAuthError, OAuthHttp, Settings};
+use super::exchange::timeout_awake;
+use super::{OAuthError, OAuthHttp, ReceivedBody, Settings};
 use crate::allowed_addresses::is_loopback_host;
 use crate::quote::quote;
 
@@ -33,6 +33,19 @@ impl<'a> OAuthClient<'a> {
         self.send_up_to(MAX_BODY_BYTES, url, request).await
     }
 
+    /// Sends a request for tokens to a URL, and returns its response, or how much of a successful
+    /// one has come, beside the error.
+    pub(super) async fn send_for_tokens(
+        &self,
+        url: &str,
+        mut request: Request<Bytes>,
+    ) -> Result<Response<Bytes>, (OAuthError, Bytes)> {
+        let received = ReceivedBody::default();
+        request.extensions_mut().insert(received.clone());
+        let response = self.send_up_to(MAX_TOKEN_RESPONSE_BYTES, url, request).await;
+        response.map_err(|error| (error, received.take()))
+    }
+
     /// Sends a request to a URL and returns the status of its response.
     pub(super) async fn send_for_status(
         &self,
@@ -53,11 +66,11 @@ impl<'a> OAuthClient<'a> {
         allowed.any_name = uri.host().is_some_and(|host| self.settings.names_host(host));
         let allowed = (!is_own).then_some(&allowed);
         *request.uri_mut() = uri;
-        let response = timeout(TIMEOUT, self.http.send(request, limit, allowed)).await;
+        let response = timeout_awake(TIMEOUT, self.http.send(request, limit, allowed)).await;
         let error = match response {
-            Ok(Ok(response)) => return Ok(response),
-            Ok(Err(error)) => error,
-            Err(_) => format!("no response within {} s", TIMEOUT.as_secs()),
+            Some(Ok(response)) => return Ok(response),
+            Some(Err(error)) => error,
+            None => format!("no response within {} s", TIMEOUT.as_secs()),
         };
         Err(OAuthError::Unavailable(format!("{}: {error}", quote(url, MAX_SHOWN_CHARS))))
     }
@@ -159,6 +172,8 @@ pub(super) fn shown_url(text: &str) -> String {
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a response.
 const MAX_BODY_BYTES: usize = 64 * 1024;
+/// Maximum size of a response with tokens, which cannot be requested again.
+const MAX_TOKEN_RESPONSE_BYTES: usize = 1024 * 1024;
 /// Characters of a received text that an error shows.
 pub(super) const MAX_SHOWN_CHARS: usize = 200;
 
@@ -315,7 +330,7 @@ mod tests {
             limit: usize,
             _: Option<&'a AllowedAddresses>,
         ) -> BoxFuture<'a, Result<Response<Bytes>, String>> {
-            assert_eq!(limit, 64 * 1024);
+            assert!([64 * 1024, 1024 * 1024].contains(&limit));
             std::future::pending().boxed()
         }
     }
@@ -329,6 +344,9 @@ mod tests {
         let error = "https://id.test/: no response within 10 s".to_owned();
         assert_eq!(response.map(|_| ()), Err(OAuthError::Unavailable(error)));
         assert_eq!(begin.elapsed(), TIMEOUT);
+        let (url, request) = ("https://id.test/", Request::new(Bytes::new()));
+        assert!(client.send_for_tokens(url, request).await.is_err());
+        assert_eq!(begin.elapsed(), TIMEOUT * 2);
     }
 
     #[test]

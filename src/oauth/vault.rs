@@ -254,7 +254,10 @@ impl Vault {
             RecordChange::None => {}
             RecordChange::Write(record) => {
                 vault.write_json(&name(upstream), &*record, space)?;
-                note(None)?;
+                // Beside a record the notes do not count: the change is made without them, too.
+                if let Err(error) = note(None) {
+                    tracing::debug!(%error, "notes about a sign-in not written");
+                }
             }
             // Without a record the notes decide, so they are written first.
             RecordChange::SignOut => {
@@ -533,6 +536,18 @@ pub(super) mod tests {
     async fn sign_in(state: &Path, upstream: &str, record: SignInRecord) -> Vault {
         let _ = Vault::sign_in(state, upstream, record).await.expect("written");
         Vault::open(state).expect("a vault")
+    }
+
+    #[tokio::test]
+    async fn a_record_that_is_written_is_kept_although_its_notes_cannot_be_written() {
+        let state = tempfile::tempdir().expect("a folder");
+        let first = SignInRecord { is_configured_client: true, ..record() };
+        let vault = sign_in(state.path(), "hub", first.clone()).await;
+        // A folder in the place of the file cannot be replaced by a file.
+        fs::create_dir(vault.folder.join(notes_name("hub"))).expect("made");
+        let second = SignInRecord { access_token: "hunter4".into(), ..first.clone() };
+        let former = Vault::sign_in(state.path(), "hub", second.clone()).await;
+        assert_eq!((former, vault.read("hub")), (Ok(Some(first)), Ok(Some(second))));
     }
 
     #[tokio::test]

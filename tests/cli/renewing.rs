@@ -7,6 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
@@ -27,16 +28,25 @@ struct Server {
     /// Forms that wait for their answer.
     forms: Receiver<String>,
     answers: Sender<()>,
+    served: Arc<Served>,
 }
 
 /// Part of the server that its connections share.
 struct Served {
     address: String,
     forms: Sender<String>,
-    /// Answers that the test allows, and the number of tokens that were issued.
-    allowed: Mutex<(Receiver<()>, usize)>,
+    /// Answers that the test allows.
+    allowed: Mutex<Receiver<()>>,
+    /// Number of tokens that were issued.
+    issued: AtomicUsize,
     /// Whether responses whose body is not needed never end.
     is_endless: bool,
+    /// Whether only forms with a refresh token wait for the test.
+    holds_refreshes_only: AtomicBool,
+    /// Number of clients that have registered themselves.
+    clients: AtomicUsize,
+    /// Access tokens that have come.
+    tokens: Mutex<Vec<String>>,
 }
 
 impl Server {
@@ -47,16 +57,21 @@ impl Server {
         let served = Arc::new(Served {
             address: address.clone(),
             forms: sender,
-            allowed: Mutex::new((allowed, 0)),
+            allowed: Mutex::new(allowed),
+            issued: AtomicUsize::new(0),
             is_endless,
+            holds_refreshes_only: AtomicBool::new(false),
+            clients: AtomicUsize::new(0),
+            tokens: Mutex::default(),
         });
+        let shared = Arc::clone(&served);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let (served, stream) = (Arc::clone(&served), stream.expect("a connection"));
+                let (served, stream) = (Arc::clone(&shared), stream.expect("a connection"));
                 std::thread::spawn(move || served.serve(stream));
             }
         });
-        Self { address, forms, answers }
+        Self { address, forms, answers, served }
     }
 
     /// Configuration with the server as an upstream to which a user signs in.
@@ -108,7 +123,8 @@ impl Server {
 
 impl Served {
     fn serve(&self, mut stream: TcpStream) {
-        let (request, body) = read_request(&mut stream);
+        let (request, body, token) = read_request(&mut stream);
+        self.tokens.lock().expect("unharmed").extend(token);
         let own = format!("http://{}", self.address);
         let (status, body) = match &*request {
             "GET /.well-known/oauth-protected-resource/mcp" if !self.is_endless => {
@@ -116,7 +132,10 @@ impl Served {
             }
             "GET /.well-known/oauth-protected-resource" => ("200 OK", resource(&own)),
             "GET /.well-known/oauth-authorization-server" => ("200 OK", metadata(&own)),
-            "POST /register" => ("201 Created", r#"{"client_id":"new"}"#.to_owned()),
+            "POST /register" => {
+                let number = self.clients.fetch_add(1, Ordering::Relaxed);
+                ("201 Created", format!(r#"{{"client_id":"client-{number}"}}"#))
+            }
             "POST /token" | "POST /revoke" => ("200 OK", self.answer(&request, body)),
             "POST /mcp" => ("401 Unauthorized", String::new()),
             _ => ("404 Not Found", String::new()),
@@ -136,18 +155,21 @@ impl Served {
 
     /// Returns the body for a form, once the test says so.
     fn answer(&self, request: &str, form: String) -> String {
+        let is_refresh = form.contains("grant_type=refresh_token");
+        let is_held = is_refresh || !self.holds_refreshes_only.load(Ordering::Relaxed);
         self.forms.send(form).expect("the test runs");
-        let mut allowed = self.allowed.lock().expect("unharmed");
-        // The test may have ended.
-        let _ = allowed.0.recv();
+        if is_held {
+            // The test may have ended.
+            let _ = self.allowed.lock().expect("unharmed").recv();
+        }
         if request == "POST /revoke" {
             return String::new();
         }
-        allowed.1 += 1;
+        let number = self.issued.fetch_add(1, Ordering::Relaxed) + 1;
         // A token that has expired at once is renewed by the next process.
         format!(
             r#"{{"access_token":"access-{0}","token_type":"Bearer","expires_in":0,"refresh_token":"refresh-{0}"}}"#,
-            allowed.1
+            number
         )
     }
 }
@@ -357,6 +379,123 @@ fn a_code_that_was_sent_is_redeemed_and_a_revocation_that_was_sent_is_waited_for
     for secret in ["refresh-", "access-", state] {
         assert!(!listed.contains(secret) && !audit.contains(secret), "{secret}");
     }
+}
+
+/// Starts `weir serve` and three commands, the first of which sends `refresh-1`. The others wait
+/// for it.
+fn renew_in_four_processes(server: &Server, folder: &Path, is_service_first: bool) -> Vec<Weir> {
+    let arguments: [&[&str]; 3] = [&["check"], &["list", "tools"], &["call", "inner__x"]];
+    let mut all = Vec::new();
+    if is_service_first {
+        all.push(serve(folder));
+        server.expect_refresh(1);
+    }
+    for arguments in arguments {
+        all.push(start(folder, arguments));
+        if all.len() == 1 {
+            server.expect_refresh(1);
+        }
+    }
+    if !is_service_first {
+        all.push(serve(folder));
+    }
+    all
+}
+
+/// Signs in anew, while the forms of the other processes are held.
+fn log_in_beside(server: &Server, folder: &Path) {
+    let (mut login, _) = server.begin_login(folder);
+    assert!(login.wait().success(), "{:?}", login.log());
+}
+
+#[test]
+fn a_user_signs_out_and_in_while_four_processes_wait_for_a_refresh_which_is_revoked_then() {
+    for (is_service_first, signs_out, signs_in) in [
+        (true, true, true),
+        (false, true, true),
+        (true, true, false),
+        (false, true, false),
+        (true, false, true),
+        (false, false, true),
+    ] {
+        let server = Server::start(false);
+        let folder = server.signed_in();
+        let folder = folder.path();
+        server.served.holds_refreshes_only.store(true, Ordering::Relaxed);
+        let all = renew_in_four_processes(&server, folder, is_service_first);
+        if signs_out {
+            let mut logout = start(folder, &["logout", "inner"]);
+            assert!(server.next_form().starts_with("token=refresh-1&"));
+            assert!(logout.wait().success(), "{:?}", logout.log());
+        }
+        if signs_in {
+            log_in_beside(&server, folder);
+            if !signs_out {
+                assert!(server.next_form().starts_with("token=refresh-1&"));
+            }
+        }
+        // The refresh ends now.
+        server.answer();
+        let (renewed, present) = if signs_in { (3, 2) } else { (2, 0) };
+        let mut forms = vec![server.next_form()];
+        if signs_in {
+            forms.push(server.next_form());
+        }
+        let revoked = format!("token=refresh-{renewed}&");
+        assert!(forms.iter().any(|form| form.starts_with(&revoked)), "{forms:?}");
+        if signs_in {
+            let own = format!("refresh_token=refresh-{present}&");
+            assert!(forms.iter().any(|form| form.contains(&own)), "{forms:?}");
+        }
+        let unused = format!("access-{renewed}");
+        let tokens = server.served.tokens.lock().expect("unharmed").clone();
+        assert!(!tokens.contains(&unused), "{tokens:?}");
+        let (_, listed, _) = weir(folder, &["login", "--list", "--json"]);
+        assert!(listed.contains(&format!(r#""signed_in":{signs_in}"#)), "{listed}");
+        drop(all);
+    }
+}
+
+#[test]
+fn a_process_that_is_stopped_in_a_refresh_holds_up_no_sign_in_and_revokes_later() {
+    let server = Server::start(false);
+    let folder = server.signed_in();
+    let folder = folder.path();
+    server.served.holds_refreshes_only.store(true, Ordering::Relaxed);
+    let stopped = serve(folder);
+    server.expect_refresh(1);
+    stopped.signal(Signal::STOP);
+    let mut logout = start(folder, &["logout", "inner"]);
+    assert!(server.next_form().starts_with("token=refresh-1&"));
+    assert!(logout.wait().success(), "{:?}", logout.log());
+    log_in_beside(&server, folder);
+    server.answer();
+    // It is waited for as long as a refresh may take.
+    let _check = start(folder, &["check"]);
+    server.expect_refresh(2);
+    stopped.signal(Signal::CONT);
+    let form = server.next_form();
+    assert!(form.starts_with("token=refresh-3&"), "{form} {:?}", stopped.log());
+    let tokens = server.served.tokens.lock().expect("unharmed").clone();
+    assert!(!tokens.contains(&"access-3".to_owned()), "{tokens:?}");
+}
+
+#[test]
+fn a_sign_in_that_was_kept_is_the_result_although_the_revocation_of_the_former_one_hangs() {
+    let server = Server::start(false);
+    let folder = server.signed_in();
+    let (mut login, _) = server.begin_login(folder.path());
+    login.signal(Signal::TERM);
+    login.wait_for_log(WAITING);
+    server.answer();
+    assert!(server.next_form().starts_with("token=refresh-1&"));
+    let ended = login.wait();
+    let log = login.wait_for_whole_log();
+    assert!(ended.success(), "{ended:?} {log:?}");
+    assert!(log.concat().contains("the former sign-in were not revoked"), "{log:?}");
+    let audit = fs::read_to_string(folder.path().join("state/audit.jsonl")).expect("a log");
+    let lines = audit.lines().filter(|line| line.contains(r#""event":"login""#));
+    assert!(lines.last().expect("a line").contains(r#""outcome":"ok""#), "{audit}");
 }
 
 #[test]

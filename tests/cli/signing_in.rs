@@ -14,13 +14,34 @@ use crate::lab::blocking::wait_for_exit;
 /// Upstream that is its own authorization server.
 struct Server {
     address: String,
-    /// Method and path of each request so far.
+    /// Method and path of each request so far, and the form of a revocation.
     requests: Arc<Mutex<Vec<String>>>,
+}
+
+/// Response of a token endpoint.
+struct TokenResponse {
+    body: String,
+    /// Bytes that are announced, and do not come before the connection ends.
+    missing: usize,
+    /// Whether the connection stays open after the last byte.
+    hangs: bool,
+}
+
+impl TokenResponse {
+    fn whole(body: &str) -> Self {
+        Self { body: body.to_owned(), missing: 0, hangs: false }
+    }
 }
 
 impl Server {
     /// Serves these metadata, in which `{own}` stands for its URL.
     fn start(resource: &str, server: &str) -> Self {
+        let token = TokenResponse::whole(r#"{"access_token":"x","token_type":"Bearer"}"#);
+        Self::start_issuing(resource, server, token)
+    }
+
+    /// Serves these metadata and this response to each code.
+    fn start_issuing(resource: &str, server: &str, token: TokenResponse) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
         let port = address.rsplit_once(':').expect("a port").1;
@@ -32,33 +53,42 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = stream.expect("a connection");
-                let (request, _) = read_request(&mut stream);
+                let (request, form, _) = read_request(&mut stream);
+                let is_token = request == "POST /token";
                 let (status, body) = match &*request {
                     "POST /mcp" => ("401 Unauthorized", ""),
                     "GET /.well-known/oauth-protected-resource/mcp" => ("200 OK", &*resource),
                     "GET /.well-known/oauth-authorization-server" => ("200 OK", &*server),
                     "POST /register" => ("201 Created", r#"{"client_id":"new"}"#),
-                    "POST /token" => ("200 OK", r#"{"access_token":"x","token_type":"Bearer"}"#),
+                    "POST /token" => ("200 OK", &*token.body),
+                    "POST /revoke" => ("200 OK", ""),
                     _ => ("404 Not Found", ""),
                 };
+                let missing = if is_token { token.missing } else { 0 };
+                let is_revocation = request == "POST /revoke";
+                let request = if is_revocation { format!("{request} {form}") } else { request };
                 seen.lock().expect("unharmed").push(request);
-                write!(
+                // Weir does not read all of a body that is too long.
+                let _ = write!(
                     stream,
                     "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Type: application/json\r\n\
                      Content-Length: {}\r\n\r\n{body}",
-                    body.len()
-                )
-                .expect("written");
+                    body.len() + missing
+                );
+                if is_token && token.hangs {
+                    // Until Weir closes the connection.
+                    let _ = stream.read(&mut [0]);
+                }
             }
         });
         Self { address, requests }
     }
 }
 
-/// Reads a request, and returns its method and path, and its body.
-pub(super) fn read_request(stream: &mut TcpStream) -> (String, String) {
+/// Reads a request, and returns its method and path, its body, and its access token.
+pub(super) fn read_request(stream: &mut TcpStream) -> (String, String, Option<String>) {
     let mut reader = BufReader::new(stream);
-    let (mut first, mut length) = (String::new(), 0);
+    let (mut first, mut length, mut token) = (String::new(), 0, None);
     reader.read_line(&mut first).expect("a request");
     loop {
         let mut line = String::new();
@@ -70,11 +100,12 @@ pub(super) fn read_request(stream: &mut TcpStream) -> (String, String) {
         if let Some(value) = line.strip_prefix("content-length:") {
             length = value.trim().parse().expect("a length");
         }
+        token = line.strip_prefix("authorization: bearer ").map(str::to_owned).or(token);
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).expect("a body");
     let target = first.rsplit_once(' ').expect("a version").0.to_owned();
-    (target, String::from_utf8(body).expect("text"))
+    (target, String::from_utf8(body).expect("text"), token)
 }
 
 /// Sends the browser back to Weir with `answer` behind the right state.
@@ -220,6 +251,112 @@ fn the_host_of_the_page_is_shown_beside_the_issuer_if_it_is_another_one() {
         let shown = format!("Sign in at http://127.0.0.1:PORT{shown}:").replace("PORT", port);
         assert!(said.starts_with(&shown), "{said}");
     }
+}
+
+/// Metadata of a server with a revocation endpoint.
+fn revocable() -> String {
+    METADATA.replace(r#""code_"#, r#""revocation_endpoint":"{own}/revoke","code_"#)
+}
+
+/// Signs in where codes are answered like this; returns what `weir login` has said, and the forms
+/// of all revocations. No sign-in is kept.
+fn log_in_in_vain(metadata: &str, token: TokenResponse) -> (String, Vec<String>) {
+    let server = Server::start_issuing(RESOURCE, metadata, token);
+    let folder = folder(&config(&server));
+    let (code, said) = log_in(folder.path(), |_, query| come_back(query, "code=c"));
+    assert_eq!(code, 4, "{said}");
+    assert!(!said.contains("next"), "{said}");
+    let (_, listed, _) = crate::weir(folder.path(), &["login", "--list"]);
+    assert_eq!(listed, "inner: not signed in\n");
+    let lines = audited(folder.path());
+    assert!(lines.len() == 1 && lines[0].contains(r#""outcome":"error""#), "{lines:?}");
+    let requests = server.requests.lock().expect("unharmed");
+    let forms = requests.iter().filter_map(|request| request.strip_prefix("POST /revoke "));
+    (said, forms.map(str::to_owned).collect())
+}
+
+const REVOKED_REFRESH_TOKEN: &str = "token=next&token_type_hint=refresh_token&client_id=new";
+
+#[test]
+fn tokens_that_a_sign_in_cannot_use_are_revoked() {
+    let no_bearer = "the token is not of the type Bearer";
+    let odd = "the token is longer than 16 KiB, or not visible ASCII";
+    let no_token = "the response is not a token";
+    let long = "x".repeat(16_385);
+    let refresh = r#""refresh_token":"next""#;
+    for (body, error) in [
+        (format!(r#"{{"access_token":"a","token_type":"mac",{refresh}}}"#), no_bearer),
+        (format!(r#"{{{refresh},"access_token":"a"}}"#), no_bearer),
+        (format!(r#"{{"access_token":"a b","token_type":"Bearer",{refresh}}}"#), odd),
+        (format!(r#"{{"access_token":"{long}","token_type":"Bearer",{refresh}}}"#), odd),
+        (format!(r#"{{"access_token":"","token_type":"Bearer",{refresh}}}"#), no_token),
+        (format!(r#"{{"access_token":7,"token_type":"Bearer",{refresh}}}"#), no_token),
+        (format!(r#"{{{refresh}}}"#), no_token),
+        (format!(r#"{{"error":"odd",{refresh}}}"#), no_token),
+        // No JSON.
+        (format!(r#"{{"access_token":"a","token_type":"Bearer","expires_in":NaN,{refresh}}}"#), {
+            no_token
+        }),
+        (format!("\u{feff}{{\"access_token\":7,{refresh}}}"), no_token),
+    ] {
+        let (said, revoked) = log_in_in_vain(&revocable(), TokenResponse::whole(&body));
+        assert!(said.contains(error) && said.contains("were revoked"), "{error}: {said}");
+        assert_eq!(revoked, [REVOKED_REFRESH_TOKEN], "{error}");
+    }
+    // Without a refresh token it is the access token.
+    for (body, token) in [
+        (r#"{"access_token":"next","token_type":"mac"}"#.to_owned(), "next"),
+        (format!(r#"{{"access_token":"{long}","token_type":"Bearer"}}"#), &*long),
+    ] {
+        let (said, revoked) = log_in_in_vain(&revocable(), TokenResponse::whole(&body));
+        assert!(said.contains("were revoked"), "{said}");
+        assert_eq!(revoked, [format!("token={token}&token_type_hint=access_token&client_id=new")]);
+    }
+    let body = format!(r#"{{"access_token":"a","token_type":"mac",{refresh}}}"#);
+    let (said, revoked) = log_in_in_vain(METADATA, TokenResponse::whole(&body));
+    let text = "were not revoked: the authorization server does not support that";
+    assert!(said.contains(no_bearer) && said.contains(text), "{said}");
+    assert!(revoked.is_empty());
+    // There is nothing to revoke.
+    let (said, revoked) = log_in_in_vain(&revocable(), TokenResponse::whole("{}"));
+    assert!(said.contains(no_token) && !said.contains("revoked"), "{said}");
+    assert!(revoked.is_empty());
+}
+
+#[test]
+fn tokens_of_a_response_that_does_not_end_are_revoked() {
+    let body = r#"{"access_token":"a","token_type":"Bearer","refresh_token":"next","x":""#;
+    let padding = "x".repeat(2 * 1024 * 1024);
+    for (padding, hangs, error) in [
+        ("", false, "/token: "),
+        ("", true, "no response within 10 s"),
+        (&*padding, false, "the response is larger than"),
+    ] {
+        let body = format!("{body}{padding}");
+        let token = TokenResponse { body, missing: 7, hangs };
+        let (said, revoked) = log_in_in_vain(&revocable(), token);
+        assert!(said.contains(error) && said.contains("were revoked"), "{error}: {said}");
+        assert_eq!(revoked, [REVOKED_REFRESH_TOKEN], "{error}");
+    }
+    // The refresh token itself is cut off.
+    let body = r#"{"access_token":"next","token_type":"Bearer","refresh_token":"n"#.to_owned();
+    let token = TokenResponse { body, missing: 7, hangs: false };
+    let (_, revoked) = log_in_in_vain(&revocable(), token);
+    assert_eq!(revoked, ["token=next&token_type_hint=access_token&client_id=new"]);
+}
+
+#[test]
+fn a_large_response_with_usable_tokens_signs_in() {
+    let body = format!(
+        r#"{{"id_token":"{}","access_token":"a","token_type":"Bearer","refresh_token":"next"}}"#,
+        "x".repeat(100_000)
+    );
+    let server = Server::start_issuing(RESOURCE, &revocable(), TokenResponse::whole(&body));
+    let folder = folder(&config(&server));
+    let (code, said) = log_in(folder.path(), |_, query| come_back(query, "code=c"));
+    assert_eq!(code, 0, "{said}");
+    let requests = server.requests.lock().expect("unharmed");
+    assert!(!requests.iter().any(|request| request.starts_with("POST /revoke")), "{requests:?}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 use crate::app::App;
 use crate::cli::exit::Failure;
-use crate::oauth::{ANSWER_TIMEOUT, Exchange};
+use crate::oauth::{ANSWER_TIMEOUT, Exchange, timeout_awake};
 use crate::regular_file;
 
 /// Receiver of the stop signals.
@@ -139,7 +139,7 @@ impl Signals {
             return Err(Failure::Stopped(number));
         }
         announce();
-        tokio::time::timeout(ANSWER_TIMEOUT, work).await.unwrap_or(Err(Failure::Stopped(number)))
+        timeout_awake(ANSWER_TIMEOUT, work).await.unwrap_or(Err(Failure::Stopped(number)))
     }
 
     /// Runs blocking `work` on another thread. After a stop signal it has [`BLOCKING_GRACE`] to

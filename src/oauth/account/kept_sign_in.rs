@@ -713,6 +713,47 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_refresh_token_is_kept_also_if_its_response_is_cut_off_or_is_no_json() {
+        for (body, is_cut) in [
+            (r#"{"access_token":"odd","token_type":"Bearer","refresh_token":"r2","x":"y"#, true),
+            (r#"{ "refresh_token" : "r\u0032" , "access_to"#, true),
+            (r#"{"token_type":"refresh_token","refresh_token":"r2""#, true),
+            (r#"{"expires_in":NaN,"access_token":"odd","refresh_token":"r2"}"#, false),
+            (r#"{"access_token":"odd","token_type":"Bearer","refresh_token":"r2"}}"#, false),
+            (r#"[{"access_token":"odd","token_type":"Bearer","refresh_token":"r2"}]"#, false),
+            (r#"{"error":"invalid_grant","refresh_token":"r2"}"#, false),
+        ] {
+            let state = tempfile::tempdir().expect("a folder");
+            let vault = keep(&state, &record()).await;
+            let (account, script) = of_user(&state);
+            match is_cut {
+                true => script.cut_off(TOKEN_URL, body),
+                false => script.document(TOKEN_URL, body),
+            }
+            let failed = token(&account).await;
+            assert!(matches!(failed, Err(OAuthError::Unavailable(_))), "{body}: {failed:?}");
+            let kept = vault.read("hub").expect("readable").expect("a record");
+            let kept = (kept.access_token.expose(), kept.refresh_token);
+            assert_eq!(kept, ("hunter2", Some("r2".into())), "{body}");
+        }
+        // Without a refresh token nothing changes, also if the text only looks like one.
+        for body in [
+            r#"{"access_token":"odd","token_type":"Bearer","refresh_token":"r2"#,
+            r#"{"x":"\"refresh_token\":\"r2\""#,
+            r#"{"refresh_token":7,"#,
+            r#"{"refresh_token":"","#,
+        ] {
+            let state = tempfile::tempdir().expect("a folder");
+            let vault = keep(&state, &record()).await;
+            let (account, script) = of_user(&state);
+            script.cut_off(TOKEN_URL, body);
+            let failed = token(&account).await;
+            assert!(matches!(failed, Err(OAuthError::Unavailable(_))), "{body}: {failed:?}");
+            assert_eq!(vault.read("hub"), Ok(Some(record())), "{body}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_client_that_is_forgotten_registers_again_with_the_next_sign_in() {
         for (client, is_kept) in [(None, false), (Some("weir"), true)] {
             let state = tempfile::tempdir().expect("a folder");

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use http_body_util::Full;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::allowed_addresses::AllowedAddresses;
 use crate::http_connection::HttpConnection;
-use crate::oauth::{Exchange, OAuthHttp};
+use crate::oauth::{Exchange, OAuthHttp, ReceivedBody};
 use crate::upstream::connect::{Connect, Destination, Egress};
 
 /// HTTP client for a few requests to many servers, such as those for metadata, keys and tokens.
@@ -60,22 +60,23 @@ async fn send(
     let stream = http.connect.connect(to).await.map_err(|error| error.to_string())?;
     let connection = HttpConnection::open(stream, CancellationToken::new()).await;
     let mut connection = connection.map_err(|error| error.to_string())?;
+    let received = request.extensions_mut().remove::<ReceivedBody>();
     Exchange::begin(&mut request)?;
     let response = connection.send(request.map(Full::new)).await;
     let response = response.map_err(|error| connection.describe(&error.into_error()))?;
     let (head, mut incoming) = response.into_parts();
-    let mut body = BytesMut::new();
     if limit == 0 || !needs_body(is_post, head.status) {
         return Ok(Response::from_parts(head, Bytes::new()));
     }
+    // An error contains no tokens.
+    let body = received.filter(|_| head.status.is_success()).unwrap_or_default();
     while let Some(frame) = connection.frame(&mut incoming).await {
         let Ok(data) = frame?.into_data() else { continue };
-        if body.len() + data.len() > limit {
+        if !body.append(&data, limit) {
             return Err(format!("the response is larger than {limit} bytes"));
         }
-        body.extend_from_slice(&data);
     }
-    Ok(Response::from_parts(head, body.freeze()))
+    Ok(Response::from_parts(head, body.take()))
 }
 
 /// Returns whether a caller needs the body of a response: a document, or the error of a form.
