@@ -260,12 +260,8 @@ impl Vault {
                 }
             }
             // Without a record the notes decide, so they are written first.
-            RecordChange::SignOut => {
-                note(None)?;
-                vault.remove(upstream)?;
-            }
-            RecordChange::RunOut => {
-                note(number)?;
+            RecordChange::SignOut | RecordChange::RunOut => {
+                note(number.filter(|_| matches!(change, RecordChange::RunOut)))?;
                 vault.remove(upstream)?;
             }
         }
