@@ -1,4 +1,5 @@
-//! Jitter for timers, so that they do not all expire at once.
+//! Jitter for timers, so that they do not all expire at once, and for what counts, so that it does not
+//! begin at the same number everywhere.
 //!
 //! On a thread that was given a seed the sequence is deterministic, so that a simulated gateway has
 //! the same history each time. Therefore nothing that must be unpredictable comes from here: ids,
@@ -20,6 +21,11 @@ pub fn apply(time: Duration) -> Duration {
 #[doc(hidden)]
 pub fn seed(seed: u64) {
     SEEDED.set(Some(seed));
+}
+
+/// Returns a number that is less than `bound`, which is at most 2³².
+pub fn number_below(bound: u64) -> u64 {
+    (unit_interval() * bound as f64) as u64 % bound
 }
 
 /// Returns a number evenly distributed between 0 and 1.

@@ -373,6 +373,8 @@ pub struct ConnectionInfo {
     pub epoch: u64,
     /// Negotiated protocol revision.
     pub revision: Revision,
+    /// Whether the server has shown that it speaks the era of that revision.
+    pub is_era_certain: bool,
     /// Transport label: `stdio`, `http`, `http+sse` or `library`.
     pub transport: &'static str,
     /// Declared list topics, by [`ListTopic::index`].

@@ -2,21 +2,60 @@
 //!
 //! Each request has a [`PendingResponse`]; dropping it cancels the request. A request is completed
 //! at most once: the code that removes its entry from the table owns the outcome, so a late,
-//! duplicate or unexpected response finds no entry and is dropped. Ids are issued here, count up,
-//! and are never reused.
+//! duplicate or unexpected response finds no entry and is dropped. Ids come from [`RequestIds`].
 //!
 //! The owner of a [`PendingResponse`] handles time limits, and notifies the peer when it is dropped
 //! (see [`PendingResponse::is_open`]).
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
 
+use crate::jitter;
 use crate::sync::Mutex;
+
+/// Source of the ids of one connection's requests, or of several connections' ones. Cheap to clone.
+///
+/// An id is an integer from 1 to 2³¹ − 1, which a peer can keep in any integer type. Ids count up
+/// and then begin at 1 again, so that a request and 2³¹ − 2 later ones have different ids.
+#[derive(Debug, Clone, Default)]
+pub struct RequestIds {
+    /// Number of the next request, which is not bounded.
+    next: Arc<AtomicU64>,
+}
+
+impl RequestIds {
+    /// Number of different ids.
+    const COUNT: u64 = (1 << 31) - 1;
+
+    /// Creates a source that begins with a random id: other processes send requests to the same
+    /// peer, and some peers take requests of different connections with the same id for one.
+    pub fn random() -> Self {
+        Self { next: Arc::new(AtomicU64::new(jitter::number_below(Self::COUNT))) }
+    }
+
+    fn issue(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn id_of(number: u64) -> u64 {
+        number % Self::COUNT + 1
+    }
+
+    /// Returns the number of the last request that has got this id.
+    fn number_of(&self, id: u64) -> Option<u64> {
+        let last = self.next.load(Ordering::Relaxed).checked_sub(1)?;
+        let earlier = (Self::id_of(last) + Self::COUNT).checked_sub(id)?;
+        (1..=Self::COUNT).contains(&id).then_some(())?;
+        last.checked_sub(earlier % Self::COUNT)
+    }
+}
 
 /// Pending requests of one connection, each with a context value.
 #[derive(Debug)]
@@ -32,9 +71,11 @@ impl<A, S> Clone for PendingRequests<A, S> {
 
 #[derive(Debug)]
 struct RequestTable<A, S> {
-    /// `None` once the connection is closed and no response can arrive.
+    /// Requests by their number; `None` once the connection is closed and no response can arrive.
     open: Option<BTreeMap<u64, PendingEntry<A, S>>>,
-    next: u64,
+    ids: RequestIds,
+    /// Numbers of all requests of the connection, and of others that share the ids.
+    issued: Range<u64>,
 }
 
 #[derive(Debug)]
@@ -46,31 +87,44 @@ struct PendingEntry<A, S> {
 /// Future of one response. Resolves once, with `None` if the connection closes first.
 #[derive(Debug)]
 pub struct PendingResponse<A, S> {
-    id: u64,
+    number: u64,
     answer: oneshot::Receiver<A>,
     pending: PendingRequests<A, S>,
 }
 
 impl<A, S> Default for PendingRequests<A, S> {
     fn default() -> Self {
-        Self { table: Arc::new(Mutex::new(RequestTable { open: Some(BTreeMap::new()), next: 1 })) }
+        Self::new(RequestIds::default())
     }
 }
 
 impl<A, S> PendingRequests<A, S> {
+    /// Creates an empty table, whose requests get their ids from there.
+    pub fn new(ids: RequestIds) -> Self {
+        let (open, issued) = (Some(BTreeMap::new()), 0..0);
+        Self { table: Arc::new(Mutex::new(RequestTable { open, ids, issued })) }
+    }
+
     /// Adds a request; `None` if the connection is closed.
     pub fn open(&self, context: S) -> Option<PendingResponse<A, S>> {
         let (sender, answer) = oneshot::channel();
         let mut table = self.table.lock();
-        let id = table.next;
-        table.open.as_mut()?.insert(id, PendingEntry { answer: sender, context });
-        table.next += 1;
-        Some(PendingResponse { id, answer, pending: self.clone() })
+        let RequestTable { open, ids, issued } = &mut *table;
+        let open = open.as_mut()?;
+        let number = ids.issue();
+        open.insert(number, PendingEntry { answer: sender, context });
+        let begin = if issued.is_empty() { number } else { issued.start };
+        *issued = begin..number + 1;
+        Some(PendingResponse { number, answer, pending: self.clone() })
     }
 
     /// Completes request `id`; `false` if it is not pending (any more).
     pub fn complete(&self, id: u64, answer: A) -> bool {
-        let entry = self.table.lock().open.as_mut().and_then(|open| open.remove(&id));
+        let entry = {
+            let mut table = self.table.lock();
+            let number = table.ids.number_of(id);
+            number.and_then(|number| table.open.as_mut()?.remove(&number))
+        };
         // Sending fails if the future was dropped between the two lines; then nothing waits for the
         // response either.
         entry.is_some_and(|entry| entry.answer.send(answer).is_ok())
@@ -80,7 +134,9 @@ impl<A, S> PendingRequests<A, S> {
     ///
     /// `look` runs under the table's lock: it must not block and must not use this table.
     pub fn with_context<R>(&self, id: u64, look: impl FnOnce(&S) -> R) -> Option<R> {
-        self.table.lock().open.as_ref()?.get(&id).map(|entry| look(&entry.context))
+        let table = self.table.lock();
+        let number = table.ids.number_of(id)?;
+        table.open.as_ref()?.get(&number).map(|entry| look(&entry.context))
     }
 
     /// Returns the result of `look` for the newest pending request for which it has one. `look` is
@@ -114,9 +170,11 @@ impl<A, S> PendingRequests<A, S> {
         drop(open);
     }
 
-    /// Returns whether a request with this id was ever added.
+    /// Returns whether a request with this id was ever added here. With shared ids that may be
+    /// said of one that was added elsewhere since the first request.
     pub fn was_issued(&self, id: u64) -> bool {
-        (1..self.table.lock().next).contains(&id)
+        let table = self.table.lock();
+        table.ids.number_of(id).is_some_and(|number| table.issued.contains(&number))
     }
 
     /// Returns the number of pending requests.
@@ -133,13 +191,13 @@ impl<A, S> PendingRequests<A, S> {
 impl<A, S> PendingResponse<A, S> {
     /// Returns the id that was issued for this request.
     pub fn id(&self) -> u64 {
-        self.id
+        RequestIds::id_of(self.number)
     }
 
     /// Returns whether the request is still pending: the peer may be processing it.
     pub fn is_open(&self) -> bool {
         let table = self.pending.table.lock();
-        table.open.as_ref().is_some_and(|open| open.contains_key(&self.id))
+        table.open.as_ref().is_some_and(|open| open.contains_key(&self.number))
     }
 }
 
@@ -153,7 +211,9 @@ impl<A, S> Future for PendingResponse<A, S> {
 
 impl<A, S> Drop for PendingResponse<A, S> {
     fn drop(&mut self) {
-        let entry = self.pending.table.lock().open.as_mut().and_then(|open| open.remove(&self.id));
+        let mut table = self.pending.table.lock();
+        let entry = table.open.as_mut().and_then(|open| open.remove(&self.number));
+        drop(table);
         drop(entry);
     }
 }
@@ -195,6 +255,44 @@ mod tests {
         drop(ticket);
         assert!(pending.is_empty() && !pending.complete(id, "late"));
         assert_ne!(pending.open(()).map(|ticket| ticket.id()), Some(id));
+    }
+
+    /// Returns a source whose next request is that of this number.
+    fn ids_from(number: u64) -> RequestIds {
+        RequestIds { next: Arc::new(AtomicU64::new(number)) }
+    }
+
+    #[tokio::test]
+    async fn requests_of_several_connections_have_ids_of_31_bits_that_differ() {
+        const MAX: u64 = (1 << 31) - 1;
+        let ids = ids_from(MAX - 2);
+        let (one, other) = (PendingRequests::new(ids.clone()), PendingRequests::new(ids));
+        let tables = [&one, &other, &one, &other];
+        let tickets = tables.map(|table| table.open(()).expect("open"));
+        let issued = tickets.each_ref().map(PendingResponse::id);
+        assert_eq!(issued, [MAX - 1, MAX, 1, 2]);
+        for id in issued {
+            assert_ne!(one.with_context(id, |()| ()), other.with_context(id, |()| ()), "{id}");
+        }
+        assert!(!one.complete(MAX, "of another connection"));
+        assert!(one.complete(1, "b") && one.complete(MAX - 1, "a"));
+        let [first, _second, third, _fourth] = tickets;
+        assert_eq!((first.await, third.await), (Some("a"), Some("b")));
+        for unknown in [0, 3, MAX - 2, MAX + 1, MAX + 2, u64::MAX] {
+            assert!(!one.complete(unknown, "x") && !one.was_issued(unknown), "{unknown}");
+        }
+        jitter::seed(1);
+        let starts = [(); 2].map(|()| RequestIds::random().issue());
+        assert_ne!(starts[0], starts[1]);
+        assert!(starts.into_iter().all(|start| start < MAX), "{starts:?}");
+    }
+
+    #[test]
+    fn the_newest_request_is_found_also_where_ids_begin_at_1_again() {
+        let pending: PendingRequests<(), u32> = PendingRequests::new(ids_from((1 << 31) - 2));
+        let tickets = [3, 5].map(|context| pending.open(context).expect("open"));
+        assert_eq!(tickets.each_ref().map(PendingResponse::id), [(1 << 31) - 1, 1]);
+        assert_eq!(pending.find_newest(|context| Some(*context)), Some(5));
     }
 
     #[test]

@@ -26,6 +26,7 @@ use crate::metrics::Gauge;
 use crate::oauth::{Account, SignInNumber, TokenOutcome};
 use crate::upstream::call_metrics::CallMetrics;
 use crate::upstream::health::health_state::UpstreamHealth;
+use crate::upstream::health::keyed_backoff::KeyedBackoff;
 use crate::upstream::health::on_demand::OnDemand;
 use crate::upstream::health::status_report::State;
 use crate::upstream::input_requests::MAX_SUSPENDED;
@@ -159,6 +160,7 @@ impl Upstream {
                 subscriptions: Arc::clone(&subscriptions),
                 on_demand: Arc::clone(&on_demand),
                 fault_reports: fault_receiver,
+                give_ups: Arc::new(KeyedBackoff::new(settings.retry)),
                 epoch: 0,
                 detected: None,
             };

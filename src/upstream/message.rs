@@ -178,21 +178,41 @@ pub(crate) enum TransportError {
     /// The request was never written, because another user has signed in since the connection was
     /// opened. It may be sent over a new connection, unless a part of the call was sent before.
     SignInReplaced,
-    /// HTTP error status, with the JSON-RPC error object of the body, if there is one.
-    /// `names_request` is true if that error carries the request's id: then it comes from a server
-    /// that read the request and may have executed it. `retry_after` is the server's own value.
-    HttpStatus {
-        status: StatusCode,
-        error: Option<Bytes>,
-        names_request: bool,
-        retry_after: Option<Duration>,
-    },
+    /// The response has an HTTP error status, or a JSON-RPC error that names no request.
+    Http(Box<HttpFailure>),
     /// The connection was lost before the response.
     ConnectionLost(String),
     /// The response is not a valid JSON-RPC response.
     Protocol(String),
     /// Any other error, with which the call ends.
     Other(Error),
+}
+
+/// Response that refuses a request by its HTTP status, or by a JSON-RPC error that names no request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HttpFailure {
+    pub(crate) status: StatusCode,
+    /// JSON-RPC error object of the body, if there is one.
+    pub(crate) error: Option<Bytes>,
+    /// Whether that error carries the request's id: then it comes from a server that read the
+    /// request and may have executed it.
+    pub(crate) names_request: bool,
+    /// Time that the server itself names.
+    pub(crate) retry_after: Option<Duration>,
+    /// Whether the server asks for an access token (RFC 6750, 3).
+    pub(crate) has_challenge: bool,
+    /// For the operator: the place to which the server redirects, or the text of its body.
+    pub(crate) said: Option<Box<str>>,
+}
+
+impl HttpFailure {
+    /// Returns the status for the operator, with what else the server has said.
+    pub(crate) fn describe(&self) -> String {
+        match &self.said {
+            Some(said) => format!("HTTP {} ({said})", self.status),
+            None => format!("HTTP {}", self.status),
+        }
+    }
 }
 
 impl TransportError {
@@ -202,6 +222,14 @@ impl TransportError {
         match self {
             Self::SignInReplaced => Self::Other(Error::Unavailable(SIGN_IN_REPLACED.into())),
             error => error,
+        }
+    }
+
+    /// HTTP status of the response, if there is one.
+    pub(crate) fn http_status(&self) -> Option<StatusCode> {
+        match self {
+            Self::Http(failure) => Some(failure.status),
+            _ => None,
         }
     }
 
@@ -236,9 +264,12 @@ impl From<TransportError> for Error {
             TransportError::ConnectionLost(reason) => Self::ConnectionLost(reason),
             TransportError::Protocol(reason) => Self::Protocol(reason),
             TransportError::Other(error) => error,
-            TransportError::HttpStatus { status, retry_after, .. } => match status.as_u16() {
-                401 | 403 | 429 | 500.. => Self::HttpStatus { status, retry_after },
-                _ => Self::Protocol(format!("the server responded with HTTP {status}")),
+            TransportError::Http(failure) => match failure.status.as_u16() {
+                401 | 403 | 429 | 500.. => {
+                    let HttpFailure { status, retry_after, .. } = *failure;
+                    Self::HttpStatus { status, retry_after }
+                }
+                _ => Self::Protocol(format!("the server responded with HTTP {}", failure.status)),
             },
         }
     }

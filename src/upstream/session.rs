@@ -11,4 +11,5 @@ pub(crate) mod log_level;
 pub(crate) mod modern;
 pub(crate) mod negotiation;
 pub(crate) mod pagination;
+pub(crate) mod session_check;
 pub(crate) mod session_pool;

@@ -19,11 +19,11 @@ use tokio_util::sync::CancellationToken;
 use super::subscriptions::SubscriptionRegistry;
 use super::{ConnectionInfo, Settings, Sharing, UpstreamSource};
 use crate::fairness::promptly;
-use crate::mcp::revision::Era;
 use crate::upstream::health::crash_loop::{CRASH_LOOP_WINDOW, CrashLoopDetector};
 use crate::upstream::health::on_demand::OnDemand;
 use crate::upstream::session::connection::{McpSession, UpstreamConnection};
 use crate::upstream::session::connector::{ConnectError, ConnectRequest, Connector};
+use crate::upstream::session::session_check::GiveUpBackoff;
 use crate::upstream::session::session_pool::SessionPool;
 use crate::upstream::supervisor::state_publisher::StatePublisher;
 use crate::upstream::transport::dispatcher::ConnectionClients;
@@ -45,6 +45,8 @@ pub(super) struct Supervisor {
     pub(super) subscriptions: Arc<SubscriptionRegistry>,
     pub(super) on_demand: Arc<OnDemand>,
     pub(super) fault_reports: mpsc::Receiver<FaultReport>,
+    /// Back-off of the connections that were given up.
+    pub(super) give_ups: GiveUpBackoff,
     /// Number of the last connection.
     pub(super) epoch: u64,
     /// First connection to an HTTP server, which shows its protocol, and the time of detection. A
@@ -133,10 +135,8 @@ impl Supervisor {
                         Event::Fault(FaultKind::SessionLost(reason)) => {
                             let upstream = &self.settings.name;
                             tracing::info!(%upstream, reason, "upstream reconnecting");
-                            // An expired legacy session is no evidence about the era.
-                            if connection.about.era() == Era::Modern {
-                                self.forget_detection();
-                            }
+                            // Another server may have taken its place.
+                            self.forget_detection();
                             connection.abandon().await;
                             // The calls that reported the fault wait for the next connection.
                             if since.elapsed() >= MIN_LIFETIME {
@@ -248,12 +248,15 @@ impl Supervisor {
             },
             changes: self.state.changes.clone(),
             registry: Arc::clone(&self.subscriptions),
+            give_ups: Arc::clone(&self.give_ups),
         };
         match self.connector.open(&request).await {
             Ok(connection) => {
                 self.epoch = epoch;
-                if let UpstreamSource::Http { .. } = self.settings.source {
-                    let about = Arc::clone(&connection.about);
+                let about = Arc::clone(&connection.about);
+                if matches!(self.settings.source, UpstreamSource::Http { .. })
+                    && about.is_era_certain
+                {
                     self.detected.get_or_insert((about, Instant::now()));
                 }
                 Ok(connection)

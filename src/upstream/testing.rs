@@ -178,25 +178,45 @@ impl World {
         self.requests.recv().await.expect("the connector lives")
     }
 
-    /// Waits for the next HTTP request that is no GET; each GET gets status 405.
+    /// Waits for the next HTTP request that is no GET and no check of a session; each GET gets
+    /// status 405, and each check finds that the session works.
     pub(super) async fn post(&mut self) -> Exchange {
         loop {
-            let request = self.request().await;
-            if request.method == Method::GET {
-                request.status(405);
-            } else {
+            if let Some(request) = answer_routine(self.request().await) {
                 return request;
             }
         }
     }
 
-    /// Whether no HTTP request arrives once everything has settled; each GET gets status 405.
+    /// Waits for the check of a session.
+    pub(super) async fn check(&mut self) -> Exchange {
+        loop {
+            let request = self.request().await;
+            if request.method == Method::GET {
+                request.status(405);
+                continue;
+            }
+            let method = request.body["method"].as_str();
+            assert!(matches!(method, Some("ping" | "server/discover")), "{method:?}");
+            return request;
+        }
+    }
+
+    /// Whether any HTTP request has arrived.
+    pub(super) fn has_request(&mut self) -> bool {
+        self.requests.try_recv().is_ok()
+    }
+
+    /// Whether nothing that [`World::post`] waits for arrives once everything has settled.
     pub(super) async fn is_quiet(&mut self) -> bool {
         tokio::time::sleep(Duration::from_millis(1)).await;
         loop {
             match self.requests.try_recv() {
-                Ok(request) if request.method == Method::GET => request.status(405),
-                Ok(_) => return false,
+                Ok(request) => {
+                    if answer_routine(request).is_some() {
+                        return false;
+                    }
+                }
                 Err(_) => return true,
             }
         }
@@ -275,17 +295,22 @@ impl World {
         let initialize = self.post().await;
         assert_eq!(initialize.body["method"], "initialize");
         assert!(!initialize.headers.contains_key("mcp-session-id"));
-        let id = initialize.id();
-        let body = json!({ "jsonrpc": "2.0", "id": id, "result": initialized("2025-11-25") });
-        let response = Response::builder()
-            .header("content-type", "application/json")
-            .header("mcp-session-id", session);
-        initialize.reply(response, body.to_string());
+        initialize.accept(session);
         let done = self.post().await;
         assert_eq!(done.body["method"], "notifications/initialized");
         assert_eq!(done.headers["mcp-session-id"], session);
         done.status(202);
     }
+}
+
+/// Answers a GET with status 405, and the check of a session with success; returns any other request.
+fn answer_routine(request: Exchange) -> Option<Exchange> {
+    match request.method {
+        Method::GET => request.status(405),
+        _ if request.body["method"] == "ping" => request.answer(json!({})),
+        _ => return Some(request),
+    }
+    None
 }
 
 /// Result of `initialize`; without `listChanged`, so nothing waits for a stream.
@@ -580,6 +605,16 @@ impl Exchange {
     pub(super) fn answer(self, result: Value) {
         let id = self.id();
         self.json(200, json!({ "jsonrpc": "2.0", "id": id, "result": result }));
+    }
+
+    /// Accepts a handshake, and names the session.
+    pub(super) fn accept(self, session: &str) {
+        let body =
+            json!({ "jsonrpc": "2.0", "id": self.id(), "result": initialized("2025-11-25") });
+        let response = Response::builder()
+            .header("content-type", "application/json")
+            .header("mcp-session-id", session);
+        self.reply(response, body.to_string());
     }
 
     pub(super) fn refuse(self, status: u16, code: i64) {

@@ -6,6 +6,7 @@ mod doing;
 mod life;
 mod links;
 mod lists;
+mod lost_sessions;
 mod opening;
 mod pair;
 mod questions;

@@ -2,6 +2,7 @@
 //! dispatcher of the messages that arrive.
 
 pub(crate) mod child;
+pub(crate) mod cookies;
 pub(crate) mod demux;
 pub(crate) mod dispatcher;
 pub(crate) mod echo_filter;

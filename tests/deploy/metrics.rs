@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::{deploy, part, yaml};
+use super::{deploy, folder, part, yaml};
 use crate::lab::http::{exchange, post};
 use crate::lab::wait_until;
 use crate::lab::weir::Weir;
@@ -251,7 +251,16 @@ fn a_strict_parser_reads_the_metrics_and_the_board_and_the_alerts_ask_for_those_
     let there: BTreeSet<&str> = samples().map(|(name, ..)| name.as_str()).collect();
     let rules = yaml("prometheus/alerts.yml");
     let rules = rules["groups"][0]["rules"].as_array().expect("rules").clone();
-    assert!(rules.iter().all(|rule| rule["annotations"]["summary"].is_string()));
+    let runbook = std::fs::read_to_string(folder().join("../docs/operations.md")).expect("a page");
+    for rule in &rules {
+        let alert = rule["alert"].as_str().expect("a name");
+        let severity = rule["labels"]["severity"].as_str().expect("a severity");
+        assert!(["critical", "warning", "info"].contains(&severity), "{alert}");
+        assert!(rule["annotations"]["summary"].is_string(), "{alert}");
+        let url = format!("docs/operations.md#{}", alert.to_lowercase());
+        assert_eq!(rule["annotations"]["runbook_url"], json!(url));
+        assert!(runbook.lines().any(|line| line == format!("#### {alert}")), "{alert}");
+    }
     let dashboard: Value = serde_json::from_str(&deploy("grafana/weir.json")).expect("JSON");
     let (mut alerts, mut panels) = (Vec::new(), Vec::new());
     expressions(&json!(rules), &mut alerts);

@@ -1,6 +1,9 @@
 //! The target programs of the files, or their parsers, accept each file.
 
+use std::process::Command;
+
 use super::{deploy, folder, part, run};
+use crate::lab::weir::Weir;
 
 #[test]
 fn the_dockerfiles_are_read_and_found_clean() {
@@ -83,5 +86,45 @@ fn the_units_exposure_is_what_it_says() {
     let tolerance = if version.starts_with("systemd 252 ") { 0 } else { 3 };
     for (stated, measured) in stated.iter().zip(measured) {
         assert!((stated - measured).abs() <= tolerance, "{measured} is not {stated}");
+    }
+}
+
+/// Folder of the unit, in the unit and in configurations.
+const STATE: &str = "/var/lib/weir";
+
+#[test]
+fn commands_of_an_operator_find_the_weir_that_runs_with_the_environment_of_the_unit() {
+    let unit = deploy("systemd/weir.service");
+    let settings = |name: &str| {
+        let lines = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(settings("StateDirectory"), [STATE.rsplit('/').next().expect("a name")]);
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let here = folder.path().join("state").display().to_string();
+    let team: toml::Table = deploy("config/team.toml").parse().expect("TOML");
+    let state = team["state"]["dir"].as_str().expect("a text").replace(STATE, &here);
+    let config = folder.path().join("weir.toml");
+    let text = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [log]\nformat = \"json\"\n[audit]\nenabled = true\n[state]\ndir = \"{state}\"\n\
+         [upstreams.gone]\nurl = \"http://127.0.0.1:1/mcp\"\n"
+    );
+    std::fs::write(&config, text).expect("written");
+    std::fs::create_dir(&here).expect("made");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(["serve", "--config"]).arg(&config).current_dir(&here).env_clear();
+    for variable in settings("Environment") {
+        let variable = variable.replace(STATE, &here);
+        let (name, value) = variable.split_once('=').expect("a variable");
+        command.env(name, value);
+    }
+    let _weir = Weir::serve(command);
+    // The operator has another home.
+    for arguments in [&["status"][..], &["reload"], &["audit", "tail", "--lines", "1"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.args(arguments).arg("--config").arg(&config);
+        let (code, output) = run(command.env_clear().env("HOME", folder.path()));
+        assert_eq!(code, Some(0), "{arguments:?}: {output}");
     }
 }

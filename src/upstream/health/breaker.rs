@@ -268,7 +268,7 @@ impl TransportError {
     /// supervisor handles it.
     pub(crate) fn is_server_fault(&self, transport: &str) -> bool {
         match self {
-            Self::HttpStatus { status, .. } => matches!(status.as_u16(), 429 | 500..),
+            Self::Http(failure) => matches!(failure.status.as_u16(), 429 | 500..),
             Self::ConnectionLost(_) => transport == "http",
             Self::Other(error) => matches!(error, Error::TimedOut(_)),
             _ => false,

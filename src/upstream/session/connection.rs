@@ -26,6 +26,7 @@ use crate::upstream::message::{OutboundRequest, SentCount, TransportError, error
 use crate::upstream::session::library::LibraryConnection;
 use crate::upstream::session::negotiation::Negotiated;
 use crate::upstream::session::pagination::ListPager;
+use crate::upstream::session::session_check::{GiveUpBackoff, SessionCheck};
 use crate::upstream::session::{input_retry, legacy, modern};
 use crate::upstream::subscriptions::SubscriptionRegistry;
 use crate::upstream::transport::Transport;
@@ -33,7 +34,6 @@ use crate::upstream::transport::dispatcher::Dispatcher;
 use crate::upstream::{ConnectionInfo, Error, Listing, Settings, UpstreamSource};
 
 /// Dialect of the connection.
-#[derive(Debug)]
 pub(crate) enum Dialect {
     Legacy(legacy::LegacyDialect),
     Modern(modern::ModernDialect),
@@ -112,6 +112,7 @@ pub(crate) struct McpSession {
     is_on_one_replica: bool,
     /// Topics whose changes the server announces.
     pub(crate) announced_topics: [bool; 3],
+    check: Arc<SessionCheck>,
     /// Fires when the session is over.
     stop: CancellationToken,
 }
@@ -124,15 +125,18 @@ impl McpSession {
         (handshake_info, headers): Negotiated,
         declared: Bytes,
         settings: &Settings,
+        give_ups: GiveUpBackoff,
     ) -> Result<Self, TransportError> {
         let dispatcher = transport.dispatcher();
         let correlates_messages = transport.correlates_messages() || dispatcher.is_exclusive();
+        let check = SessionCheck::new(give_ups);
         let dialect = match handshake_info.revision.era() {
             Era::Legacy => Dialect::Legacy(legacy::LegacyDialect::new(
                 &handshake_info,
                 &headers,
                 &transport,
                 correlates_messages,
+                Arc::clone(&check),
             )?),
             Era::Modern => Dialect::Modern(modern::ModernDialect::new(
                 &handshake_info,
@@ -164,6 +168,7 @@ impl McpSession {
         let about = ConnectionInfo {
             epoch,
             revision: handshake_info.revision,
+            is_era_certain: handshake_info.is_certain,
             transport: transport.name(),
             topics: handshake_info.topics,
             capabilities: handshake_info.capabilities,
@@ -181,6 +186,7 @@ impl McpSession {
             earlier_scope: TaskScope::of_server(&settings.fingerprint()),
             is_on_one_replica,
             announced_topics,
+            check,
             stop,
         })
     }
@@ -328,22 +334,40 @@ impl McpSession {
             }
             None => self.transport.exchange(request).await,
         };
-        if let Err(TransportError::HttpStatus { status, error: Some(_), .. }) = &result
-            && matches!(status.as_u16(), 401 | 403)
-        {
-            // The client gets the error unchanged; the log tells the operator that credentials are
-            // missing.
-            let upstream = &self.dispatcher().name;
-            tracing::warn!(%upstream, %status, "upstream refused a request");
+        if let Err(TransportError::Http(failure)) = &result {
+            let (upstream, status) = (&self.dispatcher().name, failure.describe());
+            match failure.status.as_u16() {
+                // The client gets no more than the error. The log tells the operator that
+                // credentials are missing.
+                401 | 403 => tracing::warn!(%upstream, status, "upstream refused a request"),
+                _ => tracing::debug!(%upstream, status, "upstream refused a request"),
+            }
         }
-        let interpreted = match &self.dialect {
-            Dialect::Legacy(dialect) => dialect.interpret(result),
-            Dialect::Modern(dialect) => dialect.interpret(result),
+        let lost = match &result {
+            Ok(_) => None,
+            // Boxed, because it is rare and would be part of every call's future.
+            Err(failure) => Box::pin(self.judge(failure)).await,
+        };
+        let interpreted = match (lost, &self.dialect) {
+            (Some(reason), _) => Err(TransportError::SessionLost(reason)),
+            (None, Dialect::Legacy(dialect)) => dialect.interpret(result),
+            (None, Dialect::Modern(dialect)) => dialect.interpret(result),
         };
         if let Err(TransportError::SessionLost(_)) = &interpreted {
             sent.mark_unsent();
         }
         interpreted
+    }
+
+    /// Judges the session after a failure: see [`SessionCheck::judge`].
+    async fn judge(&self, failure: &TransportError) -> Option<String> {
+        match &self.dialect {
+            Dialect::Legacy(dialect) => dialect.judge(failure, &self.transport).await,
+            Dialect::Modern(_) => {
+                let discover = || modern::opening_request(&self.transport);
+                self.check.judge(failure, &self.transport, discover).await
+            }
+        }
     }
 
     /// Sends the request of a call, while the server logs at the level that its caller wants.
@@ -440,6 +464,7 @@ impl McpSession {
                 reason = sync_subscriptions, if capabilities.subscribe => reason,
                 reason = sync_task_subscriptions, if capabilities.has_tasks() => reason,
                 reason = self.transport.sign_in_replaced() => reason,
+                reason = self.check.given_up() => reason,
                 else => std::future::pending().await,
             }
         };
@@ -462,6 +487,7 @@ impl McpSession {
     /// Ends a connection whose server does not respond any more.
     pub(crate) async fn abandon(&self) {
         self.stop.cancel();
+        self.check.session_ended();
         self.transport.close().await;
     }
 }

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::jsonrpc::pending::RequestIds;
 use crate::mcp::revision::Era;
 use crate::memory_budget::{BufferLimit, MemoryBudget};
 use crate::oauth::Account;
@@ -22,6 +23,7 @@ use crate::upstream::health::health_state::UpstreamHealth;
 use crate::upstream::session::connection::McpSession;
 use crate::upstream::session::handshake::NegotiationError;
 use crate::upstream::session::negotiation;
+use crate::upstream::session::session_check::GiveUpBackoff;
 use crate::upstream::subscriptions::SubscriptionRegistry;
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::dispatcher::{ConnectionClients, Dispatcher};
@@ -41,6 +43,8 @@ pub(crate) struct Connector {
     /// Memory budget of larger messages.
     budget: MemoryBudget,
     tracker: TaskTracker,
+    /// Ids of the requests of all connections: some servers keep one table for all of them.
+    request_ids: RequestIds,
     /// Connections to a network server, created with the first one.
     pool: OnceLock<Arc<HttpPool>>,
     /// Closes the pool's connections; fires after the last session has ended properly.
@@ -61,6 +65,8 @@ pub(crate) struct ConnectRequest {
     pub(crate) changes: watch::Sender<ListChangeCounts>,
     /// Subscriptions of the clients.
     pub(crate) registry: Arc<SubscriptionRegistry>,
+    /// Back-off of the earlier connections for the same calls that were given up.
+    pub(crate) give_ups: GiveUpBackoff,
 }
 
 /// Failed attempt to open a connection.
@@ -93,8 +99,8 @@ impl Connector {
             }
             _ => None,
         };
-        let (tracker, pool) = (tasks, OnceLock::new());
-        Self { settings, io, account, health, budget, tracker, pool, pool_stop }
+        let (tracker, request_ids, pool) = (tasks, RequestIds::random(), OnceLock::new());
+        Self { settings, io, account, health, budget, tracker, request_ids, pool, pool_stop }
     }
 
     /// Waits until a user has signed in to the upstream, if it needs that; otherwise for ever.
@@ -282,8 +288,9 @@ impl Connector {
                 negotiated = negotiation::open(transport, Some(Era::Legacy), &declared).await?;
             }
             let (epoch, transport) = (request.epoch, transport.clone());
+            let (settings, give_ups) = (&self.settings, Arc::clone(&request.give_ups));
             let session =
-                McpSession::start(epoch, transport, negotiated, declared, &self.settings).await;
+                McpSession::start(epoch, transport, negotiated, declared, settings, give_ups).await;
             session
                 .map(Arc::new)
                 .map_err(|failure| NegotiationError::Refused(failure.into_reason()))
@@ -321,7 +328,8 @@ impl Connector {
     fn new_dispatcher(&self, request: &ConnectRequest) -> Arc<Dispatcher> {
         let (name, changes) = (self.settings.name.clone(), request.changes.clone());
         let health = Arc::clone(&self.health);
-        Dispatcher::new(name, changes, Arc::clone(&request.registry), request.clients, health)
+        let (registry, ids) = (Arc::clone(&request.registry), self.request_ids.clone());
+        Dispatcher::new(name, changes, registry, request.clients, health, ids)
     }
 
     fn startup_timeout(&self) -> NegotiationError {

@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use crate::json::Object;
+use bytes::Bytes;
+
+use crate::json::{self, Object};
 use crate::mcp::capabilities::Capabilities;
 use crate::mcp::kind::ListTopic;
 use crate::mcp::revision::{Era, Revision};
@@ -16,6 +18,8 @@ use crate::upstream::MAX_INSTRUCTIONS_BYTES;
 #[derive(Debug)]
 pub(crate) struct HandshakeInfo {
     pub(crate) revision: Revision,
+    /// Whether the server has shown that this is its era.
+    pub(crate) is_certain: bool,
     /// Era of the revision that the server names first.
     pub(crate) first_era: Era,
     /// Topics that the server declares.
@@ -43,6 +47,7 @@ impl HandshakeInfo {
         }
         Self {
             revision,
+            is_certain: true,
             first_era: revision.era(),
             topics: ListTopic::ALL.map(|topic| of_topic(topic).is_some()),
             list_changed: ListTopic::ALL.map(list_changed),
@@ -52,6 +57,21 @@ impl HandshakeInfo {
                 .and_then(|text| truncate_instructions(&text)),
         }
     }
+}
+
+/// Returns the known revisions among those that a server lists in the error of an opening request;
+/// `None` if it lists none.
+pub(crate) fn supported_revisions(error: &Bytes) -> Option<Vec<Revision>> {
+    let data = Object::parse(error.clone()).ok()?.get_object("data")?;
+    revisions(data.get_bytes("supported")?)
+}
+
+/// Returns the known revisions of a list; `None` if the list is invalid.
+pub(crate) fn revisions(list: Bytes) -> Option<Vec<Revision>> {
+    let known = |version: &Bytes| {
+        json::decode_string(std::str::from_utf8(version).ok()?)?.parse::<Revision>().ok()
+    };
+    Some(json::trusted_elements(&list)?.filter_map(|version| known(&version)).collect())
 }
 
 /// Truncates a server's instructions, with a note of how much was cut. `None` if they are empty.
@@ -74,11 +94,16 @@ pub(crate) enum NegotiationError {
     Ended(String),
     /// The server responds, but not in the era that was tried, or not over this transport.
     AnotherEra(String),
+    /// The response to `server/discover` shows no era, or there is none: a legacy server may answer
+    /// so, and a modern one that is starting.
+    Undecided(String),
     /// The server has no Streamable HTTP at this URL; it may have HTTP+SSE.
     NotStreamable(String),
     /// The server refused a revision that it lists as supported, and `server/discover` was not
     /// retried yet.
     Retry(String),
+    /// The server refuses the revision of `initialize`, and lists this one as supported.
+    OtherRevision(Revision, String),
     /// Nothing is decided, or the server refuses the connection.
     Refused(String),
 }
@@ -89,7 +114,9 @@ impl NegotiationError {
         match self {
             Self::Ended(reason)
             | Self::AnotherEra(reason)
+            | Self::Undecided(reason)
             | Self::Retry(reason)
+            | Self::OtherRevision(_, reason)
             | Self::Refused(reason) => reason,
             Self::NotStreamable(tried) => format!("{tried}: no Streamable HTTP is served here"),
         }

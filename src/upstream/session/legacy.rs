@@ -9,8 +9,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
+use hyper::{HeaderMap, StatusCode};
 use tokio::time::Instant;
 
 use crate::json::{self, Object};
@@ -27,9 +27,10 @@ use crate::upstream::message::request_params::RequestParams;
 use crate::upstream::message::{
     CancelMode, OutboundRequest, PendingContext, TransportError, error_text,
 };
-use crate::upstream::session::handshake::{HandshakeInfo, NegotiationError};
+use crate::upstream::session::handshake::{HandshakeInfo, NegotiationError, supported_revisions};
 use crate::upstream::session::input_retry::RETRY_MEMBERS;
 use crate::upstream::session::log_level::SharedLogLevel;
+use crate::upstream::session::session_check::{SESSION_ENDED, SessionCheck};
 use crate::upstream::task_owners::TaskClaim;
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::dispatcher::{
@@ -42,23 +43,24 @@ const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version
 /// Longest session id that is accepted.
 const MAX_SESSION_BYTES: usize = 4 * 1024;
 
-/// Reason to reconnect when the server does not know the session any more.
-const SESSION_LOST: &str = "its session has ended";
-
 /// Protocol state negotiated by `initialize`.
-#[derive(Debug)]
 pub(crate) struct LegacyDialect {
     /// Headers of every request.
     headers: RequestHeaders,
     has_session: bool,
+    check: Arc<SessionCheck>,
     /// Log level of the server; `None` where its log messages could not be attributed to a client.
     pub(crate) log_level: Option<Box<SharedLogLevel>>,
 }
 
-/// Builds the `initialize` request, which declares these capabilities.
-pub(crate) fn opening_request(transport: &Transport, declared: &Bytes) -> OutboundRequest {
+/// Builds the `initialize` request in this revision, which declares these capabilities.
+pub(crate) fn opening_request(
+    transport: &Transport,
+    declared: &Bytes,
+    revision: Revision,
+) -> OutboundRequest {
     let mut params = Object::new();
-    params.set("protocolVersion", json::quote(Revision::NEWEST_LEGACY.as_str()));
+    params.set("protocolVersion", json::quote(revision.as_str()));
     params.set("capabilities", declared.clone());
     params.set("clientInfo", crate::upstream::client_info());
     // spec 2025-11-25, cancellation: `initialize` MUST NOT be cancelled.
@@ -75,7 +77,15 @@ pub(crate) fn parse_handshake(
     let result = match response {
         ResponsePayload::Result(result) => result.clone(),
         ResponsePayload::Error(error) => {
-            return refused(format!("it refuses `initialize`: {}", error_text(error)));
+            let text = format!("it refuses `initialize`: {}", error_text(error));
+            // spec 2025-11-25, lifecycle, error handling: some servers list the revisions that they
+            // support instead of naming one.
+            let supported = supported_revisions(error).into_iter().flatten();
+            let legacy = supported.filter(|it| *it < Revision::NEWEST_LEGACY);
+            return match legacy.max() {
+                Some(revision) => Err(NegotiationError::OtherRevision(revision, text)),
+                None => refused(text),
+            };
         }
     };
     let Ok(result) = Object::parse(result) else {
@@ -98,6 +108,7 @@ impl LegacyDialect {
         received: &HeaderMap,
         transport: &Transport,
         correlates_messages: bool,
+        check: Arc<SessionCheck>,
     ) -> Result<Self, TransportError> {
         let mut headers = HeaderMap::new();
         let session = received.get(SESSION_HEADER);
@@ -117,7 +128,7 @@ impl LegacyDialect {
         let sends_logs = handshake_info.capabilities.logging && correlates_messages;
         let log_level = sends_logs.then(Box::default);
         let (headers, has_session) = (transport.session_headers(headers), session.is_some());
-        Ok(Self { headers, has_session, log_level })
+        Ok(Self { headers, has_session, check, log_level })
     }
 
     /// Whether the server has a session, which ends with the connection.
@@ -208,34 +219,28 @@ impl LegacyDialect {
         }
     }
 
+    /// Judges the session after a failure: see [`SessionCheck::judge`].
+    pub(crate) async fn judge(
+        &self,
+        failure: &TransportError,
+        transport: &Transport,
+    ) -> Option<String> {
+        let ping = || {
+            OutboundRequest::new("ping", RequestParams::new(&Object::new()), self.headers.clone())
+        };
+        self.check.judge(failure, transport, ping).await
+    }
+
     /// Interprets the result of a request.
     pub(crate) fn interpret(
         &self,
         result: Result<ResponseOutcome, TransportError>,
     ) -> Result<ResponseOutcome, TransportError> {
         match result {
-            // spec 2025-11-25, transports, session management: 404 to a request with a session id
-            // means that the session is over. The request was refused unexecuted.
-            Err(TransportError::HttpStatus { status, .. })
-                if status.as_u16() == 404 && self.has_session =>
-            {
-                Err(TransportError::SessionLost(SESSION_LOST.into()))
-            }
-            // Servers built on early SDK examples send 400 for it, and those with a single session
-            // do so after a restart. An error that names the request's id is the response to it,
-            // whatever its text: only an error from before the request was read is about the
-            // session.
-            Err(TransportError::HttpStatus {
-                status,
-                error: Some(error),
-                names_request: false,
-                ..
-            }) if status.as_u16() == 400 && self.has_session && is_about_session(&error) => {
-                Err(TransportError::SessionLost(SESSION_LOST.into()))
-            }
-            Err(TransportError::HttpStatus { error: Some(error), .. }) => {
-                Ok(ResponseOutcome::Error(error))
-            }
+            Err(TransportError::Http(failure)) => match failure.error {
+                Some(error) => Ok(ResponseOutcome::Error(error)),
+                None => Err(TransportError::Http(failure)),
+            },
             result => result,
         }
     }
@@ -249,7 +254,7 @@ impl LegacyDialect {
     /// Returns the reason why the connection must be opened again, if it must.
     pub(crate) async fn listen(&self, transport: &Transport) -> Option<String> {
         let dispatcher = transport.dispatcher();
-        let Transport::Http(transport) = transport else {
+        let Transport::Http(streamable) = transport else {
             dispatcher.on_listen_settled();
             return None;
         };
@@ -259,37 +264,48 @@ impl LegacyDialect {
         loop {
             let since = Instant::now();
             let mut retry = None;
-            match transport.listen(&self.headers, last_id.as_deref()).await {
+            match streamable.listen(&self.headers, last_id.as_deref()).await {
                 Ok(mut events) => {
                     if std::mem::replace(&mut had_stream, true) {
                         dispatcher.missed_updates();
                     }
                     dispatcher.on_listen_settled();
                     while let Ok(Some(dispatched)) =
-                        transport.dispatch_next(&mut events, None).await
+                        streamable.dispatch_next(&mut events, None).await
                     {
-                        transport.http_client.send_responses(dispatched.outgoing, &self.headers);
+                        streamable.http_client.send_responses(dispatched.outgoing, &self.headers);
                     }
                     last_id = events.last_id().or(last_id);
                     retry = events.retry();
                 }
                 // After a stream was open, 404 means that the session is over. Before that, some
                 // servers send it because they have no stream.
-                Err(TransportError::HttpStatus { status, .. }) if status.is_client_error() => {
-                    let session_over = status.as_u16() == 404 && self.has_session;
-                    if had_stream && session_over {
-                        return Some(SESSION_LOST.into());
+                Err(TransportError::Http(failure))
+                    if failure.status == StatusCode::NOT_FOUND
+                        && had_stream
+                        && self.has_session =>
+                {
+                    return Some(SESSION_ENDED.into());
+                }
+                Err(failure) => {
+                    tracing::debug!(?failure, "stream for list changes failed");
+                    if had_stream {
+                        let judged = Box::pin(self.judge(&failure, transport)).await;
+                        if judged.is_some() {
+                            return judged;
+                        }
                     }
+                    let status = failure.http_status().filter(StatusCode::is_client_error);
                     // The server may not know the last event id (any more), so the stream starts
                     // anew.
-                    let had_last_id = last_id.take().is_some();
-                    if !had_last_id && !matches!(status.as_u16(), 408 | 429) {
-                        tracing::debug!(%status, "stream for list changes refused");
+                    if let Some(status) = status
+                        && last_id.take().is_none()
+                        && !matches!(status.as_u16(), 408 | 429)
+                    {
                         dispatcher.on_listen_settled();
                         return None;
                     }
                 }
-                Err(failure) => tracing::debug!(?failure, "stream for list changes failed"),
             }
             if since.elapsed() >= LISTEN_STABLE_AFTER {
                 backoff.reset();
@@ -309,10 +325,4 @@ impl LegacyDialect {
             transport.http_client.delete(&self.headers).await;
         }
     }
-}
-
-/// Whether the text of an error says that the server does not know the session.
-fn is_about_session(error: &Bytes) -> bool {
-    let text = error_text(error).to_lowercase();
-    text.contains("session") || text.contains("not initialized")
 }

@@ -30,6 +30,7 @@ impl LibraryConnection {
         let about = ConnectionInfo {
             epoch: 1,
             revision: Revision::NEWEST_LEGACY,
+            is_era_certain: true,
             transport: "library",
             topics: ListTopic::ALL.map(|topic| topic == ListTopic::Prompts),
             capabilities: Capabilities { completions: true, ..Capabilities::default() },

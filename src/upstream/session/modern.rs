@@ -30,7 +30,9 @@ use crate::upstream::message::{
     AcceptedSubscriptions, CancelMode, OutboundRequest, PendingContext, TransportError, error_code,
     error_text,
 };
-use crate::upstream::session::handshake::{HandshakeInfo, NegotiationError};
+use crate::upstream::session::handshake::{
+    HandshakeInfo, NegotiationError, revisions, supported_revisions,
+};
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::dispatcher::{LISTEN_STABLE_AFTER, REOPEN_BACKOFF};
 
@@ -84,11 +86,7 @@ pub(crate) fn parse_handshake(
             match error_code(error) {
                 // spec 2026-07-28, versioning: use one of the versions that it supports.
                 Some(code::UNSUPPORTED_PROTOCOL_VERSION) => {
-                    let data = Object::parse(error.clone()).ok();
-                    let data = data.and_then(|error| error.get_object("data"));
-                    let versions =
-                        data.and_then(|it| it.get_bytes("supported")).and_then(revisions);
-                    check_support(&versions.unwrap_or_default())?;
+                    check_support(&supported_revisions(error).unwrap_or_default())?;
                     Err(NegotiationError::Retry(refused()))
                 }
                 Some(code::HEADER_MISMATCH | code::MISSING_CLIENT_CAPABILITY) => {
@@ -102,14 +100,6 @@ pub(crate) fn parse_handshake(
 
 fn unknown_method() -> NegotiationError {
     NegotiationError::AnotherEra("it does not know `server/discover`".into())
-}
-
-/// Returns the known revisions among those that a server lists; `None` if the list is invalid.
-fn revisions(list: Bytes) -> Option<Vec<Revision>> {
-    let known = |version: &Bytes| {
-        json::decode_string(std::str::from_utf8(version).ok()?)?.parse::<Revision>().ok()
-    };
-    Some(json::trusted_elements(&list)?.filter_map(|version| known(&version)).collect())
 }
 
 /// Checks that Weir's revision is one of those that a server supports.
@@ -216,9 +206,10 @@ impl ModernDialect {
         result: Result<ResponseOutcome, TransportError>,
     ) -> Result<ResponseOutcome, TransportError> {
         let outcome = match result {
-            Err(TransportError::HttpStatus { error: Some(error), .. }) => {
-                ResponseOutcome::Error(error)
-            }
+            Err(TransportError::Http(failure)) => match failure.error {
+                Some(error) => ResponseOutcome::Error(error),
+                None => return Err(TransportError::Http(failure)),
+            },
             result => result?,
         };
         // spec 2026-07-28, versioning: the server does not implement the revision of this request,

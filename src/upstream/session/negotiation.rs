@@ -1,10 +1,12 @@
 //! Version negotiation: detects the era of a server, and its transport, by opening the connection.
 //!
-//! `server/discover` goes first. Only a response decides: a discover result, or an error that only
-//! modern servers send, means modern; any other response means legacy. An outage, missing
-//! credentials or a busy server decide nothing. Over stdio a silent server and a slow one look
-//! alike: after [`SILENCE`] `initialize` is sent as well, and the first response wins. Over HTTP an
-//! `initialize` that is refused with 400, 404 or 405 leads on to the older HTTP+SSE transport.
+//! `server/discover` goes first. A discover result, or an error that only modern servers send, means
+//! modern; any other response means legacy (spec 2026-07-28, versioning). A silent server and a slow
+//! one look alike: after [`SILENCE`] `initialize` is sent as well, and the first response wins. Over
+//! HTTP some responses may be those of a server of either era that is starting or busy, or of a
+//! proxy before it: then `initialize` is sent, too, and an era that is found so is not remembered.
+//! A server that asks for an access token is not asked further. An `initialize` that is refused with
+//! 400, 404 or 405 leads on to the older HTTP+SSE transport.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -15,8 +17,9 @@ use hyper::{HeaderMap, StatusCode};
 use crate::jsonrpc::ResponsePayload;
 use crate::mcp::call::{Payload, ResponseOutcome};
 use crate::mcp::code;
-use crate::mcp::revision::Era;
-use crate::upstream::message::{OutboundRequest, TransportError, error_code};
+use crate::mcp::revision::{Era, Revision};
+use crate::upstream::Error;
+use crate::upstream::message::{HttpFailure, OutboundRequest, TransportError, error_code};
 use crate::upstream::session::handshake::{HandshakeInfo, NegotiationError};
 use crate::upstream::session::{legacy, modern};
 use crate::upstream::transport::Transport;
@@ -42,11 +45,7 @@ pub(crate) async fn open(
     match (era, transport) {
         (Some(Era::Modern), _) => discover(transport).await,
         (Some(Era::Legacy), _) => initialize(transport, declared).await,
-        (None, Transport::Stdio(_)) => negotiate_stdio(transport, declared).await,
-        (None, Transport::Http(_)) => match discover(transport).await {
-            Err(NegotiationError::AnotherEra(_)) => initialize(transport, declared).await,
-            result => result,
-        },
+        (None, Transport::Stdio(_) | Transport::Http(_)) => negotiate(transport, declared).await,
         // This transport belongs to the legacy era only.
         (None, Transport::Sse(_)) => initialize(transport, declared).await,
     }
@@ -60,9 +59,10 @@ pub(crate) async fn open_http_sse(
 ) -> Result<Transport, NegotiationError> {
     let (reason, is_response) = match http_sse::HttpSseTransport::open(http_client).await {
         Ok(transport) => return Ok(Transport::Sse(transport)),
-        Err(TransportError::HttpStatus { status, .. }) => {
+        Err(TransportError::Http(failure)) => {
+            let (status, said) = (failure.status, failure.describe());
             let redirects = if status.is_redirection() { ", which is not followed" } else { "" };
-            (format!("it answers GET with HTTP {status}{redirects}"), !is_inconclusive(status))
+            (format!("it answers GET with {said}{redirects}"), !is_inconclusive(status))
         }
         Err(TransportError::Protocol(text)) => (format!("upon GET {text}"), true),
         Err(failure) => (failure.into_reason(), false),
@@ -90,31 +90,48 @@ fn is_inconclusive(status: StatusCode) -> bool {
 /// Tries both eras if necessary. A late response to `server/discover` still wins over an
 /// `initialize` that has no response yet, or that was refused: a modern server may be slow to
 /// start.
-async fn negotiate_stdio(
+async fn negotiate(
     transport: &Transport,
     declared: &Bytes,
 ) -> Result<Negotiated, NegotiationError> {
     let mut discovery = pin!(discover(transport));
     match tokio::time::timeout(SILENCE, &mut discovery).await {
-        Ok(Err(NegotiationError::AnotherEra(_))) => return initialize(transport, declared).await,
-        Ok(result) => return result,
+        Ok(result) => return continue_after(result, initialize(transport, declared)).await,
         Err(_) => {}
     }
     let mut initialization = pin!(initialize(transport, declared));
     tokio::select! {
         biased;
-        response = &mut discovery => match response {
-            Err(NegotiationError::AnotherEra(_)) => initialization.await,
-            result => result,
-        },
+        result = &mut discovery => continue_after(result, initialization).await,
         result = &mut initialization => match result {
-            Ok(result) => Ok(result),
+            Ok(result) => Ok(uncertain(result)),
             Err(refused) => match discovery.await {
                 Err(NegotiationError::AnotherEra(_)) => Err(refused),
                 result => result,
             },
         },
     }
+}
+
+/// Returns the result of `server/discover`, or of `initialize` if that shows another era or none. If
+/// both show none, the first response is reported.
+async fn continue_after(
+    discovered: Result<Negotiated, NegotiationError>,
+    initialization: impl Future<Output = Result<Negotiated, NegotiationError>>,
+) -> Result<Negotiated, NegotiationError> {
+    match discovered {
+        Err(NegotiationError::AnotherEra(_)) => initialization.await,
+        Err(NegotiationError::Undecided(first)) => match initialization.await {
+            Ok(result) => Ok(uncertain(result)),
+            Err(NegotiationError::NotStreamable(_)) => Err(NegotiationError::NotStreamable(first)),
+            Err(_) => Err(NegotiationError::Refused(first)),
+        },
+        result => result,
+    }
+}
+
+fn uncertain((handshake_info, headers): Negotiated) -> Negotiated {
+    (HandshakeInfo { is_certain: false, ..handshake_info }, headers)
 }
 
 /// Retries once if the server refuses the revision and lists it as supported (spec 2026-07-28,
@@ -132,8 +149,14 @@ async fn initialize(
     transport: &Transport,
     declared: &Bytes,
 ) -> Result<Negotiated, NegotiationError> {
-    let request = || legacy::opening_request(transport, declared);
-    send_opening(transport, request, legacy::parse_handshake).await
+    let initialize_with = |revision| {
+        let request = move || legacy::opening_request(transport, declared, revision);
+        send_opening(transport, request, legacy::parse_handshake)
+    };
+    match initialize_with(Revision::NEWEST_LEGACY).await {
+        Err(NegotiationError::OtherRevision(revision, _)) => initialize_with(revision).await,
+        result => result,
+    }
 }
 
 async fn send_opening(
@@ -148,6 +171,13 @@ async fn send_opening(
     // response with it.
     if let (Err(TransportError::ConnectionLost(_)), Transport::Http(_)) = (&response, transport) {
         response = transport.exchange_with_headers(Box::new(request())).await;
+    }
+    // An error without an id is the response, too, under a status that is no error.
+    if let Err(TransportError::Http(failure)) = &mut response
+        && failure.status.is_success()
+        && let Some(error) = failure.error.take()
+    {
+        response = Ok((ResponseOutcome::Error(error), HeaderMap::new()));
     }
     let (payload, headers) = match response {
         Ok((outcome, headers)) => {
@@ -166,25 +196,35 @@ async fn send_opening(
             };
             (payload, headers)
         }
-        Err(TransportError::HttpStatus { status, error, .. }) => {
-            let error = status_error(method, status, error, parse_handshake);
+        Err(TransportError::Http(failure)) => {
+            let asks_for_token = failure.status == StatusCode::UNAUTHORIZED;
+            let is_final = asks_for_token && failure.has_challenge;
+            let error = status_error(method, *failure, parse_handshake);
             return Err(match (error, transport) {
                 // Other transports have no alternative to try.
                 (
-                    NegotiationError::NotStreamable(text),
+                    NegotiationError::NotStreamable(text) | NegotiationError::Undecided(text),
                     Transport::Stdio(_) | Transport::Sse(_),
                 ) => NegotiationError::Refused(text),
                 // With an account this response would not come here.
-                (NegotiationError::Refused(text), _) if status == StatusCode::UNAUTHORIZED => {
+                (NegotiationError::Undecided(text), _) if asks_for_token => {
                     let hint = "set its auth, for example auth = { type = \"oauth\" }";
-                    NegotiationError::Refused(format!("{text}: {hint}"))
+                    let text = format!("{text}: {hint}");
+                    match is_final {
+                        true => NegotiationError::Refused(text),
+                        false => NegotiationError::Undecided(text),
+                    }
                 }
                 (error, _) => error,
             });
         }
         // A server that sends an unexpected response has responded, and not in this era.
-        Err(TransportError::Protocol(text)) => {
+        Err(TransportError::Protocol(text) | TransportError::Other(Error::Protocol(text))) => {
             return Err(NegotiationError::AnotherEra(format!("`{method}`: {text}")));
+        }
+        // An event stream without a response, for example.
+        Err(TransportError::ConnectionLost(reason)) if matches!(transport, Transport::Http(_)) => {
+            return Err(NegotiationError::Undecided(reason));
         }
         Err(failure @ (TransportError::NotSent(_) | TransportError::ConnectionLost(_))) => {
             return Err(NegotiationError::Ended(failure.into_reason()));
@@ -197,16 +237,19 @@ async fn send_opening(
 /// Interprets an HTTP error status of an opening request.
 fn status_error(
     method: &str,
-    status: StatusCode,
-    error: Option<Bytes>,
+    failure: HttpFailure,
     parse_handshake: ParseHandshake,
 ) -> NegotiationError {
-    let is_modern = error.as_ref().is_some_and(is_modern_only_error);
-    let outcome = error.map(|error| parse_handshake(&ResponsePayload::Error(error)));
-    if let Some(Err(retry @ NegotiationError::Retry(_))) = outcome {
+    let (status, said, is_late) =
+        (failure.status, failure.describe(), failure.retry_after.is_some());
+    let is_modern = failure.error.as_ref().is_some_and(is_modern_only_error);
+    let outcome = failure.error.map(|error| parse_handshake(&ResponsePayload::Error(error)));
+    if let Some(Err(retry @ (NegotiationError::Retry(_) | NegotiationError::OtherRevision(..)))) =
+        outcome
+    {
         return retry;
     }
-    let mut text = format!("it answers `{method}` with HTTP {status}");
+    let mut text = format!("it answers `{method}` with {said}");
     if let Some(Err(NegotiationError::Refused(reason))) = outcome {
         // An error that only modern servers send decides under any status.
         if method != "initialize" {
@@ -218,7 +261,11 @@ fn status_error(
         return NegotiationError::Refused(format!("{text}, and redirects are not followed"));
     }
     if is_inconclusive(status) {
-        return NegotiationError::Refused(text);
+        // A server that names a time is not asked again before that.
+        return match is_late {
+            true => NegotiationError::Refused(text),
+            false => NegotiationError::Undecided(text),
+        };
     }
     // spec 2026-07-28, transports, HTTP+SSE: these three, unless the error is a modern server's.
     let is_absent = matches!(status.as_u16(), 400 | 404 | 405) && !is_modern;

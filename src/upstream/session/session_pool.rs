@@ -30,6 +30,7 @@ use crate::sync::Mutex;
 use crate::upstream::health::keyed_backoff::KeyedBackoff;
 use crate::upstream::session::connection::{McpSession, UpstreamConnection};
 use crate::upstream::session::connector::{ConnectRequest, Connector};
+use crate::upstream::session::session_check::GiveUpBackoff;
 use crate::upstream::subscriptions::SubscriptionRegistry;
 use crate::upstream::transport::dispatcher::ConnectionClients;
 use crate::upstream::{
@@ -83,6 +84,7 @@ struct SessionSlot {
     session: tokio::sync::Mutex<Option<PooledSession>>,
     /// Fires when the slot is needed for another session.
     evicted: CancellationToken,
+    give_ups: GiveUpBackoff,
 }
 
 struct SlotUsage {
@@ -179,7 +181,7 @@ impl SessionPool {
             (true, false) => ConnectionClients::Single,
             (true, true) => ConnectionClients::SamePrincipal,
         };
-        match Box::pin(self.open(main, &key, clients)).await {
+        match Box::pin(self.open(main, &key, &slot, clients)).await {
             Ok(connection) => {
                 let session = PooledSession { connection, broken: CancellationToken::new() };
                 {
@@ -273,6 +275,7 @@ impl SessionPool {
             }),
             session: tokio::sync::Mutex::new(None),
             evicted: self.stop.child_token(),
+            give_ups: Arc::new(KeyedBackoff::new(self.settings.retry)),
         });
         table.insert(key.clone(), Arc::clone(&slot));
         Some(begin_use(slot))
@@ -311,6 +314,7 @@ impl SessionPool {
         &self,
         main: &McpSession,
         key: &SessionKey,
+        slot: &SessionSlot,
         clients: ConnectionClients,
     ) -> Result<Arc<McpSession>, String> {
         let request = ConnectRequest {
@@ -321,6 +325,7 @@ impl SessionPool {
             changes: self.changes.clone(),
             // Resource updates arrive on the main connection, which subscribes to them.
             registry: SubscriptionRegistry::new(self.settings.name.clone()),
+            give_ups: Arc::clone(&slot.give_ups),
         };
         let opening = self.connector.open(&request).with_cancellation_token(&self.stop).await;
         match opening {

@@ -22,7 +22,7 @@ use crate::upstream::{Error, Settings, Sharing};
 type Going = JoinHandle<Result<String, Error>>;
 
 /// Client that declares roots only.
-fn roots() -> CallContext {
+pub(super) fn roots() -> CallContext {
     CallContext {
         features: ClientFeatures { roots: true, ..ClientFeatures::default() },
         capabilities: r#"{"roots":{}}"#.into(),
@@ -195,11 +195,15 @@ async fn a_session_that_is_over_is_opened_again_and_the_call_sent_once_more_once
     end(going).await.expect("a reply");
     let going = start(&world, roots());
     expect_call(&mut world, "s2").await.status(404);
+    world.check().await.status(404);
     accept_session(&mut world, "s3").await;
     respond_to_call(&mut world, "s3").await;
     assert_eq!(end(going).await.expect("a reply"), r#"{"in":"s3"}"#);
     let going = start(&world, roots());
+    // The back-off after the first one that was given up.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     expect_call(&mut world, "s3").await.status(404);
+    world.check().await.status(404);
     accept_session(&mut world, "s4").await;
     expect_call(&mut world, "s4").await.status(404);
     end(going).await.expect_err("it was sent twice");

@@ -8,8 +8,10 @@ use tokio::time::Instant;
 
 use crate::mcp::kind::ListTopic;
 use crate::mcp::revision::{Era, Revision};
-use crate::upstream::ConnectionStatus;
-use crate::upstream::testing::{TestTransport, World, discovered, initialized, settings};
+use crate::upstream::testing::{TestTransport, World, call, discovered, initialized, settings};
+use crate::upstream::{ConnectionStatus, Error};
+
+const LEGACY: Revision = Revision::V2025_11_25;
 
 fn revision(world: &World) -> Revision {
     match &*world.upstream.status().borrow() {
@@ -296,14 +298,150 @@ async fn an_outage_or_missing_credentials_decide_nothing() {
     for status in [401, 403, 408, 429, 500, 502, 503, 301] {
         let mut world = World::start(settings(TestTransport::Http));
         world.post().await.refuse(status, -32000);
+        if status != 301 {
+            let initialize = world.post().await;
+            assert_eq!(initialize.body["method"], "initialize");
+            initialize.refuse(406, -32000);
+        }
         let reason = world.down().await;
-        assert!(reason.contains(&status.to_string()), "{reason}");
+        let expected = format!("it answers `server/discover` with HTTP {status}");
+        assert!(reason.starts_with(&expected), "{reason}");
         let hint = "set its auth, for example auth = { type = \"oauth\" }";
-        assert_eq!(reason.ends_with(hint), status == 401, "{reason}");
+        assert_eq!(reason.contains(hint), status == 401, "{reason}");
         // The next attempt begins with the first request again, and both results are still
         // possible.
         world.open_http(Era::Modern).await;
         world.up().await;
+        world.finish().await;
+    }
+}
+
+/// Accepts the handshake of a server whose first response has shown no era, and checks that the
+/// next connection begins with the first request again.
+async fn expect_not_remembered(mut world: World) {
+    world.initialize("s1").await;
+    world.up().await;
+    assert_eq!(revision(&world).era(), Era::Legacy);
+    let upstream = world.upstream.clone();
+    let running = world.tracker.spawn(async move { upstream.call(call(LEGACY)).await });
+    world.post().await.status(404);
+    world.check().await.status(404);
+    world.open_http(Era::Modern).await;
+    world.post().await.answer(json!({}));
+    assert!(running.await.expect("no panic").is_ok());
+    assert_eq!(revision(&world).era(), Era::Modern);
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn over_http_a_response_that_shows_no_era_leads_to_a_handshake_that_is_not_remembered() {
+    for status in [401, 403, 408, 429, 500, 502, 503] {
+        let mut world = World::start(settings(TestTransport::Http));
+        world.post().await.status(status);
+        expect_not_remembered(world).await;
+    }
+    let mut world = World::start(settings(TestTransport::Http));
+    // It is asked for once more, as any response that is lost.
+    for _ in 0..2 {
+        world.post().await.events().cut();
+    }
+    expect_not_remembered(world).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn over_http_a_silent_server_gets_the_handshake_after_three_seconds() {
+    let mut world = World::start(settings(TestTransport::Http));
+    let discover = world.post().await;
+    let start = Instant::now();
+    let initialize = world.post().await;
+    assert_eq!(
+        (initialize.body["method"].as_str(), start.elapsed().as_secs()),
+        (Some("initialize"), 3)
+    );
+    // The late response wins.
+    discover.answer(discovered());
+    world.up().await;
+    assert_eq!(revision(&world).era(), Era::Modern);
+    drop(initialize);
+    world.finish().await;
+
+    let mut world = World::start(settings(TestTransport::Http));
+    let _discover = world.post().await;
+    expect_not_remembered(world).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_asks_for_a_token_or_names_a_time_gets_no_handshake() {
+    for (status, name, value) in
+        [(401, "www-authenticate", "Bearer"), (429, "retry-after", "7"), (503, "retry-after", "7")]
+    {
+        let mut world = World::start(settings(TestTransport::Http));
+        let response = hyper::Response::builder().status(status).header(name, value);
+        world.post().await.reply(response, "");
+        let reason = world.down().await;
+        assert!(reason.contains(&status.to_string()), "{reason}");
+        assert!(!world.has_request());
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_lists_an_older_revision_gets_a_handshake_in_that_one() {
+    for status in [200, 400] {
+        let mut world = World::start(settings(TestTransport::Http));
+        world.post().await.status(405);
+        let initialize = world.post().await;
+        let data = json!({ "supported": ["2024-11-05", "2025-03-26", "1"], "requested": "x" });
+        let error =
+            json!({ "code": -32602, "message": "Unsupported protocol version", "data": data });
+        let id = initialize.id();
+        initialize.json(status, json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+        let again = world.post().await;
+        assert_eq!(again.body["params"]["protocolVersion"], "2025-03-26", "{status}");
+        let result =
+            json!({ "jsonrpc": "2.0", "id": again.id(), "result": initialized("2025-03-26") });
+        again.json(200, result);
+        world.post().await.status(202);
+        world.up().await;
+        assert_eq!(revision(&world), Revision::V2025_03_26);
+        world.finish().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_reason_contains_the_text_of_a_refusal_and_the_place_of_a_redirection() {
+    for (status, (name, value), body, expected) in [
+        (
+            400,
+            ("content-type", "text/plain"),
+            "no such\ttenant",
+            "HTTP 400 Bad Request (\"no such\\ttenant\")",
+        ),
+        (404, ("content-type", "text/html"), "<p>no</p>", "HTTP 404 Not Found, and"),
+        (
+            307,
+            ("location", "/mcp/?key=canary#x"),
+            "",
+            "HTTP 307 Temporary Redirect (to http://upstream.test/mcp/), and redirects are not followed",
+        ),
+        (
+            308,
+            ("location", "https://ann:canary@other.test/mcp"),
+            "",
+            "HTTP 308 Permanent Redirect (to https://other.test/mcp), and redirects are not followed",
+        ),
+    ] {
+        let mut settings = settings(TestTransport::Http);
+        settings.era = Some(Era::Legacy);
+        let mut world = World::start(settings);
+        let response = hyper::Response::builder().status(status).header(name, value);
+        world.post().await.reply(response, body);
+        if status < 300 || status >= 400 {
+            // HTTP+SSE is tried, too.
+            world.request().await.status(405);
+        }
+        let reason = world.down().await;
+        assert!(reason.contains(expected) && !reason.contains("canary"), "{reason}");
         world.finish().await;
     }
 }
@@ -344,27 +482,40 @@ async fn a_pinned_era_is_not_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_era_of_an_http_server_is_remembered_for_a_minute_after_its_session_is_lost() {
+    let mut world = World::http(Era::Legacy).await;
+    for (pause, era) in [(30, Era::Legacy), (31, Era::Modern)] {
+        tokio::time::sleep(Duration::from_secs(pause)).await;
+        let upstream = world.upstream.clone();
+        let running = world.tracker.spawn(async move { upstream.call(call(LEGACY)).await });
+        world.post().await.status(404);
+        world.check().await.status(404);
+        match era {
+            Era::Legacy => world.initialize("s2").await,
+            Era::Modern => world.open_http(era).await,
+        }
+        world.post().await.answer(json!({}));
+        assert!(running.await.expect("no panic").is_ok());
+        assert_eq!(revision(&world).era(), era);
+    }
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_era_of_an_http_server_is_remembered_until_it_is_contradicted() {
     let mut world = World::http(Era::Legacy).await;
-    // The session is lost: the handshake is sent at once.
-    let upstream = world.upstream.clone();
-    let call = async { upstream.call(crate::upstream::testing::call(Revision::V2025_11_25)).await };
-    let serve = async {
-        tokio::time::sleep(Duration::from_secs(120)).await;
-        world.post().await.status(404);
-        // The server is modern now, and the detected era has expired: detection runs again.
-        let initialize = world.post().await;
-        assert_eq!(initialize.body["method"], "initialize");
-        initialize.refuse(400, -32601);
-        world.open_http(Era::Modern).await;
-        world.up().await;
-    };
-    let wait = async {
-        tokio::time::sleep(Duration::from_secs(119)).await;
-        call.await
-    };
-    let ((), called) = tokio::join!(serve, wait);
-    assert!(called.is_err());
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    world.connector.refuses.store(true, Ordering::Relaxed);
+    let unreachable = world.upstream.call(call(LEGACY)).await;
+    assert!(matches!(unreachable, Err(Error::Unavailable(_))));
+    world.down().await;
+    world.connector.refuses.store(false, Ordering::Relaxed);
+    // The server is modern now, and the detected era has expired: detection runs again.
+    let initialize = world.post().await;
+    assert_eq!(initialize.body["method"], "initialize");
+    initialize.refuse(400, -32601);
+    world.open_http(Era::Modern).await;
+    world.up().await;
     assert_eq!(revision(&world), Revision::V2026_07_28);
     world.finish().await;
 }

@@ -321,9 +321,7 @@ async fn a_handshake_that_is_not_answered_is_given_up_with_its_stream() {
     world.finish().await;
 
     // A rejected POST fails at once; a server with configured HTTP+SSE gets no other request.
-    for (status, expected) in
-        [(400, "HTTP 400"), (404, "no longer knows the session"), (405, "HTTP 405")]
-    {
+    for (status, expected) in [(400, "HTTP 400"), (404, "HTTP 404"), (405, "HTTP 405")] {
         let mut world = World::start(settings(TestTransport::Sse));
         let pair = Pair::begin(&mut world, "/message?s=1").await;
         Pair::post(&mut world).await.status(status);
@@ -522,7 +520,11 @@ async fn an_unknown_session_is_opened_again_and_the_call_sent_once_more() {
     let (mut world, pair) = pair().await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     let running = RunningCall::start(&world, call(LEGACY));
-    Pair::post(&mut world).await.status(404);
+    for expected in ["tools/call", "ping"] {
+        let request = Pair::post(&mut world).await;
+        assert_eq!(request.body["method"], expected);
+        request.status(404);
+    }
     let again = Pair::open(&mut world).await;
     pair.events.closed().await;
     let request = again.read(&mut world).await;

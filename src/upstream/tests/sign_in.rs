@@ -337,6 +337,7 @@ async fn a_token_that_the_server_repeats_does_not_reach_the_client() {
     let Err(error) = reply.map(drop) else { panic!("it is no response") };
     let error = error.to_string();
     assert!(error.contains("unexpected content type ***"), "{error}");
+    world.check().await.answer(discovered());
     assert!(world.is_quiet().await);
     drop(upstream);
     world.finish().await;

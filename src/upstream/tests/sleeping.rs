@@ -265,10 +265,13 @@ async fn what_is_left_alone_is_not_started() {
     world.upstream.start_if_idle();
     world.post().await.answer(discovered());
     world.up().await;
-    for _ in 0..5 {
+    for count in 0..5 {
         let failing = start_call(&world);
         world.post().await.status(503);
         failing.await.expect("no panic").expect_err("it fails");
+        if count == 0 {
+            world.check().await.answer(discovered());
+        }
     }
     assert_eq!(state(&world), State::BreakerOpen);
     wait_until_idle(&world).await;

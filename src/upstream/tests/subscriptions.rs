@@ -322,6 +322,7 @@ async fn a_session_that_is_over_is_opened_again_with_what_was_subscribed_to() {
     let _first = expect_accepted(joining).await;
     let joining = join(&world, B, &dirty);
     subscribe_request(&mut world).await.status(404);
+    world.check().await.status(404);
     let _stream = legacy_http(&mut world, "s2").await;
     for _ in 0..2 {
         let request = subscribe_request(&mut world).await;

@@ -15,11 +15,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hyper::StatusCode;
 use tokio::sync::{Notify, watch};
 
 use crate::backoff::Backoff;
 use crate::json::{self, Object};
-use crate::jsonrpc::pending::{PendingRequests, PendingResponse};
+use crate::jsonrpc::pending::{PendingRequests, PendingResponse, RequestIds};
 use crate::jsonrpc::{
     self, Id, InvalidMessage, Message, MessageShape, Notification, Request, Response,
     ResponsePayload,
@@ -32,15 +33,17 @@ use crate::mcp::meta;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::{TASK_IDS, TASK_NOTIFICATION, TASK_STATUS_NOTIFICATION, TaskScope};
-use crate::upstream::ListChangeCounts;
 use crate::upstream::health::health_state::UpstreamHealth;
 use crate::upstream::input_requests::{InputRequests, unsupported_method};
-use crate::upstream::message::{AcceptedSubscriptions, PendingContext, TransportError};
+use crate::upstream::message::{
+    AcceptedSubscriptions, HttpFailure, PendingContext, TransportError,
+};
 use crate::upstream::subscriptions::{MAX_URIS, SubscriptionRegistry};
 use crate::upstream::task_owners::TaskOwners;
 use crate::upstream::transport::dispatcher::attribution::subscription_of;
 use crate::upstream::transport::junk_limits::JunkCounts;
 use crate::upstream::url_elicitations::PendingUrlElicitations;
+use crate::upstream::{Error, ListChangeCounts};
 
 /// Maximum nesting depth of an upstream's message. Payloads are the upstream's own business, so
 /// this only bounds the reading.
@@ -121,15 +124,20 @@ pub(crate) struct Dispatched {
 }
 
 impl Dispatched {
-    /// Returns the response to request `id` from the texts of its own HTTP response: an error
-    /// without an id can only be about this request.
-    pub(crate) fn response_to(self, id: u64) -> Option<Result<ResponseOutcome, TransportError>> {
-        self.responses.into_iter().find_map(|(answered, outcome)| {
-            let is_ours = match answered {
-                Some(answered) => answered == id,
-                None => matches!(outcome, Ok(ResponseOutcome::Error(_))),
-            };
-            is_ours.then_some(outcome)
+    /// Returns the response to request `id` from the texts of its own HTTP response with this
+    /// status: an error without an id can only be about this request, from before it was read.
+    pub(crate) fn response_to(
+        self,
+        id: u64,
+        status: StatusCode,
+    ) -> Option<Result<ResponseOutcome, TransportError>> {
+        self.responses.into_iter().find_map(|(answered, outcome)| match (answered, outcome) {
+            (Some(answered), outcome) => (answered == id).then_some(outcome),
+            (None, Ok(ResponseOutcome::Error(error))) => {
+                let failure = HttpFailure { status, error: Some(error), ..HttpFailure::default() };
+                Some(Err(TransportError::Http(Box::new(failure))))
+            }
+            (None, _) => None,
         })
     }
 }
@@ -146,10 +154,11 @@ impl Dispatcher {
         registry: Arc<SubscriptionRegistry>,
         clients: ConnectionClients,
         health: Arc<UpstreamHealth>,
+        ids: RequestIds,
     ) -> Arc<Self> {
         Arc::new(Self {
             name,
-            pending: PendingRequests::default(),
+            pending: PendingRequests::new(ids),
             changes,
             registry,
             tasks: TaskOwners::default(),
@@ -247,8 +256,7 @@ impl Dispatcher {
             Err(invalid) => {
                 let named = invalid.id.as_ref().filter(|_| invalid.shape != MessageShape::Request);
                 let Some(id) = named.and_then(Id::as_local) else { return Err(invalid) };
-                let broken =
-                    TransportError::Protocol(format!("invalid response: {}", invalid.reason));
+                let broken = broken_response(format!("invalid response: {}", invalid.reason));
                 dispatched.responses.push((Some(id), Err(broken)));
             }
         }
@@ -279,7 +287,7 @@ impl Dispatcher {
             }
             id => id.flatten(),
         };
-        let broken = |text: &str| Err(TransportError::Protocol(text.to_owned()));
+        let broken = |text: &str| Err(broken_response(text.to_owned()));
         let outcome = match (response.outcome, response.result) {
             (ResponsePayload::Result(text), _) if !text.starts_with(b"{") => {
                 broken("its result is not an object")
@@ -445,6 +453,11 @@ fn is_error(error: &Bytes) -> bool {
     code.is_some() && error.get("message").is_some_and(|message| message.starts_with('"'))
 }
 
+/// Returns the error of a request whose response is malformed: the server has read the request.
+fn broken_response(reason: String) -> TransportError {
+    TransportError::Other(Error::Protocol(reason))
+}
+
 #[cfg(test)]
 mod tests {
     use crate::mcp::call_notifications::CallNotification;
@@ -462,7 +475,14 @@ mod tests {
             name.clone(),
             crate::upstream::health::breaker::Settings::default(),
         );
-        Dispatcher::new(name.clone(), changes, SubscriptionRegistry::new(name), clients, health)
+        Dispatcher::new(
+            name.clone(),
+            changes,
+            SubscriptionRegistry::new(name),
+            clients,
+            health,
+            RequestIds::default(),
+        )
     }
 
     fn replies(dispatcher: &Dispatcher, text: &'static str) -> Vec<Bytes> {

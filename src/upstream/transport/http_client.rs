@@ -10,20 +10,27 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body_util::Full;
 use hyper::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT,
-    WWW_AUTHENTICATE,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName,
+    HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT, WWW_AUTHENTICATE,
 };
 use hyper::http::response::Parts as Head;
 use hyper::http::uri::PathAndQuery;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use url::Url;
 
 use crate::mcp::call::ResponseOutcome;
 use crate::memory_budget::BufferLimit;
-use crate::oauth::{AccessToken, Account, BearerChallenge, OAuthError, SignInNumber};
+use crate::oauth::{
+    AccessToken, Account, BearerChallenge, OAuthError, SecretPatterns, SignInNumber,
+};
+use crate::quote::quote;
 use crate::upstream::Error;
 use crate::upstream::message::request_headers::RequestHeaders;
-use crate::upstream::message::{CancelMode, OutboundRequest, SentFlag, TransportError};
+use crate::upstream::message::{
+    CancelMode, HttpFailure, OutboundRequest, SentFlag, TransportError,
+};
+use crate::upstream::transport::cookies::SessionCookies;
 use crate::upstream::transport::dispatcher::Dispatcher;
 use crate::upstream::transport::http_pool::{HttpPool, PooledBody};
 use crate::upstream::transport::sse_body::{MediaType, OversizePolicy, SseBody, media_type};
@@ -39,6 +46,12 @@ const MAX_CANCEL_ATTEMPTS: usize = 3;
 const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Part of what a server says beside a status that is read, and characters that are shown.
+const MAX_SAID_BYTES: usize = 4 * 1024;
+const MAX_SAID_CHARS: usize = 200;
+/// Shortest part of a configured header that is taken for a secret.
+const MIN_SECRET_BYTES: usize = 8;
+
 /// Longest `Retry-After` that is passed on.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 
@@ -53,6 +66,10 @@ pub(crate) struct HttpClient {
     pub(crate) dispatcher: Arc<Dispatcher>,
     /// Headers of every request: the configured ones and Weir's own, with those of a message.
     headers: HeaderMap,
+    /// Values of the configured headers.
+    secrets: Arc<SecretPatterns>,
+    /// Cookies that the server has set.
+    cookies: Arc<SessionCookies>,
     /// Account whose access tokens are sent with every request.
     account: Option<SessionAccount>,
     /// Maximum size of a message, and the memory budget of larger ones.
@@ -74,10 +91,22 @@ impl HttpClient {
         message_limit: BufferLimit,
     ) -> Self {
         let reply_slots = Arc::new(Semaphore::new(MAX_REPLIES));
+        let secrets = Arc::new(secrets_of(&configured));
+        let cookies = Arc::new(SessionCookies::new(&pool.url.to_string()));
         let headers = base_headers(configured, &pool.url);
         let account = account.map(SessionAccount::new);
         let target = request_target(&pool.url);
-        Self { pool, dispatcher, headers, account, message_limit, reply_slots, target }
+        Self {
+            pool,
+            dispatcher,
+            headers,
+            secrets,
+            cookies,
+            account,
+            message_limit,
+            reply_slots,
+            target,
+        }
     }
 
     /// Returns a client for another path on the same server.
@@ -119,7 +148,7 @@ impl HttpClient {
         if response.status().is_success() {
             return Ok(response);
         }
-        Err(Box::pin(read_error_response(&self.dispatcher, id, response)).await)
+        Err(Box::pin(self.read_error_response(id, response)).await)
     }
 
     /// Opens an event stream, or resumes one that broke after the event `last_id`.
@@ -139,7 +168,7 @@ impl HttpClient {
         let (head, body) = response.into_parts();
         if !head.status.is_success() {
             body.drain();
-            return Err(status_error(&head, None, false));
+            return Err(TransportError::Http(Box::new(self.failure_of(&head, &[]))));
         }
         match media_type(&head.headers) {
             MediaType::EventStream => Ok(SseBody::new(body, &self.message_limit, oversize)),
@@ -152,6 +181,78 @@ impl HttpClient {
         let account = self.account.as_ref().map(|session| &session.account);
         let has_token = account.is_some_and(|account| account.is_repeated_in(text));
         if has_token { "***" } else { text }
+    }
+
+    /// Returns the failure that the head of a response and the text of its body report.
+    fn failure_of(&self, head: &Head, text: &[u8]) -> HttpFailure {
+        let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
+        let said = match header(LOCATION) {
+            Some(location) if head.status.is_redirection() => {
+                self.place_of(location).map(|place| format!("to {place}"))
+            }
+            _ => self.quote_text(head, text),
+        };
+        HttpFailure {
+            status: head.status,
+            // The other form, a date, requires synchronized clocks.
+            retry_after: header(RETRY_AFTER)
+                .and_then(|after| after.parse().ok())
+                .map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER)),
+            has_challenge: BearerChallenge::find(&head.headers).is_some(),
+            said: said.map(String::into_boxed_str),
+            ..HttpFailure::default()
+        }
+    }
+
+    /// Returns the URL to which a server redirects, without what may be secret.
+    fn place_of(&self, location: &str) -> Option<String> {
+        let mut place = Url::parse(&self.pool.url.to_string()).ok()?.join(location).ok()?;
+        place.set_query(None);
+        place.set_fragment(None);
+        place.set_username("").ok()?;
+        place.set_password(None).ok()?;
+        Some(self.shown(place.as_str()))
+    }
+
+    /// Quotes the body of a response, if it is plain text.
+    fn quote_text(&self, head: &Head, text: &[u8]) -> Option<String> {
+        let media_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let is_plain = media_type.is_none_or(|it| it.starts_with("text/plain"));
+        let text =
+            std::str::from_utf8(text).ok().filter(|text| is_plain && !text.trim().is_empty());
+        let text = text?;
+        Some(format!("\"{}\"", self.shown(&text[..text.floor_char_boundary(MAX_SAID_BYTES)])))
+    }
+
+    /// Returns a text of the server for the operator: bounded, and without secrets of the requests.
+    fn shown(&self, text: &str) -> String {
+        quote(&self.secrets.redact(self.without_tokens(text)), MAX_SAID_CHARS)
+    }
+
+    /// Reads an error response: its head, and the JSON-RPC error about request `id` if the body
+    /// contains one.
+    async fn read_error_response(&self, id: u64, response: Response<PooledBody>) -> TransportError {
+        let (head, mut body) = response.into_parts();
+        let mut text = BytesMut::new();
+        let read = async {
+            while let Some(Ok(chunk)) = body.chunk().await {
+                text.extend_from_slice(&chunk);
+                if text.len() > MAX_ERROR_BODY_BYTES {
+                    break;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(ERROR_BODY_TIMEOUT, read).await;
+        let text = text.freeze();
+        let dispatched = self.dispatcher.dispatch(text.clone(), Some(id)).unwrap_or_default();
+        let names_request = dispatched.responses.iter().any(|(answered, _)| *answered == Some(id));
+        let error = match dispatched.response_to(id, head.status) {
+            Some(Ok(ResponseOutcome::Error(error))) => Some(error),
+            Some(Err(TransportError::Http(failure))) => failure.error,
+            _ => None,
+        };
+        let failure = HttpFailure { error, names_request, ..self.failure_of(&head, &text) };
+        TransportError::Http(Box::new(failure))
     }
 
     /// Sends a message that has no response.
@@ -167,7 +268,7 @@ impl HttpClient {
         if head.status.is_success() {
             return Ok(());
         }
-        Err(status_error(&head, None, false))
+        Err(TransportError::Http(Box::new(self.failure_of(&head, &[]))))
     }
 
     /// Deletes the session at the server. Waits at most [`DETACHED_TIMEOUT`] for it.
@@ -234,6 +335,11 @@ impl HttpClient {
         });
     }
 
+    fn keep_cookies(&self, response: Response<PooledBody>) -> Response<PooledBody> {
+        self.cookies.keep(self.target.path(), response.headers());
+        response
+    }
+
     /// Sends a request and waits for the head of its HTTP response. A request that the server
     /// refuses because it wants another access token is sent once more with a new one: the server
     /// has not executed it.
@@ -248,7 +354,10 @@ impl HttpClient {
             let mut headers = headers.to_map();
             if method != Method::POST {
                 headers.remove(CONTENT_TYPE);
+                // As the Fetch standard does for event streams: no cache may answer.
+                headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
             }
+            self.cookies.add_to(self.target.path(), &mut headers);
             headers.extend(token.map(|token| (AUTHORIZATION, token.authorization())));
             let mut request = Request::new(Full::new(message.clone()));
             *request.method_mut() = method.clone();
@@ -257,14 +366,14 @@ impl HttpClient {
             request
         };
         let Some(session_account) = &self.account else {
-            return self.pool.send(request(None), sent).await;
+            return Ok(self.keep_cookies(self.pool.send(request(None), sent).await?));
         };
         let account = &session_account.account;
         let token = account.token().await.map_err(no_token)?;
         if token.as_ref().is_some_and(|token| !session_account.owns(token)) {
             return Err(TransportError::SignInReplaced);
         }
-        let response = self.pool.send(request(token.as_ref()), sent).await?;
+        let response = self.keep_cookies(self.pool.send(request(token.as_ref()), sent).await?);
         let Some(challenge) = token_challenge(&response, account) else {
             if let Some(token) = token {
                 account.accept(&token);
@@ -279,7 +388,7 @@ impl HttpClient {
         if !session_account.owns(&token) {
             return Err(TransportError::SignInReplaced.of_sent_call());
         }
-        let response = self.pool.send(request(Some(&token)), sent).await?;
+        let response = self.keep_cookies(self.pool.send(request(Some(&token)), sent).await?);
         let Some(challenge) = token_challenge(&response, account) else {
             return Ok(response.map(|body| body.hide_tokens(account)));
         };
@@ -338,6 +447,13 @@ fn no_token(error: OAuthError) -> TransportError {
     })
 }
 
+/// Prepares the search for the values of configured headers: any may be a secret.
+fn secrets_of(configured: &HeaderMap) -> SecretPatterns {
+    let values = configured.values().filter_map(|value| value.to_str().ok());
+    let parts = values.flat_map(str::split_whitespace);
+    SecretPatterns::new(parts.filter(|part| part.len() >= MIN_SECRET_BYTES))
+}
+
 /// Returns the headers of every request to a server.
 fn base_headers(configured: HeaderMap, url: &Uri) -> HeaderMap {
     let mut headers = configured;
@@ -351,6 +467,8 @@ fn base_headers(configured: HeaderMap, url: &Uri) -> HeaderMap {
     headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(DEFAULT_USER_AGENT));
     let accept = HeaderValue::from_static("application/json, text/event-stream");
     headers.insert(ACCEPT, accept);
+    // Without it a server may choose any coding (RFC 9110, 12.5.3), and Weir decodes none.
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers
 }
@@ -358,43 +476,4 @@ fn base_headers(configured: HeaderMap, url: &Uri) -> HeaderMap {
 fn request_target(url: &Uri) -> Uri {
     let path = url.path_and_query().map_or("/", |path| path.as_str());
     path.parse().unwrap_or_else(|_| Uri::from_static("/"))
-}
-
-/// Builds the error for the head of an error response.
-fn status_error(head: &Head, error: Option<Bytes>, names_request: bool) -> TransportError {
-    let seconds = head.headers.get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
-    TransportError::HttpStatus {
-        status: head.status,
-        error,
-        names_request,
-        // The other form, a date, requires synchronized clocks.
-        retry_after: seconds.map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER)),
-    }
-}
-
-/// Reads an error response: its head, and the JSON-RPC error about request `id` if the body
-/// contains one.
-async fn read_error_response(
-    dispatcher: &Dispatcher,
-    id: u64,
-    response: Response<PooledBody>,
-) -> TransportError {
-    let (head, mut body) = response.into_parts();
-    let mut text = BytesMut::new();
-    let read = async {
-        while let Some(Ok(chunk)) = body.chunk().await {
-            text.extend_from_slice(&chunk);
-            if text.len() > MAX_ERROR_BODY_BYTES {
-                break;
-            }
-        }
-    };
-    let _ = tokio::time::timeout(ERROR_BODY_TIMEOUT, read).await;
-    let dispatched = dispatcher.dispatch(text.freeze(), Some(id)).unwrap_or_default();
-    let names_request = dispatched.responses.iter().any(|(answered, _)| *answered == Some(id));
-    let error = match dispatched.response_to(id) {
-        Some(Ok(ResponseOutcome::Error(error))) => Some(error),
-        _ => None,
-    };
-    status_error(&head, error, names_request)
 }

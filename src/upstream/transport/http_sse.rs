@@ -32,9 +32,6 @@ const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum length of an endpoint.
 const MAX_ENDPOINT_BYTES: usize = 4 * 1024;
 
-/// Reason to reconnect when the server does not know the session any more.
-const SESSION_LOST: &str = "it no longer knows the session";
-
 /// Connection over an open event stream. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct HttpSseTransport {
@@ -179,19 +176,9 @@ async fn post(
     headers: &RequestHeaders,
     sent: &SentFlag,
 ) -> Result<(), TransportError> {
-    match http_client.post_request(id, message, headers, sent).await {
-        Ok(response) => {
-            response.into_body().drain();
-            Ok(())
-        }
-        // Each session has an endpoint of its own, which no longer exists after the session's end.
-        Err(TransportError::HttpStatus { status, names_request: false, .. })
-            if status.as_u16() == 404 =>
-        {
-            Err(TransportError::SessionLost(SESSION_LOST.into()))
-        }
-        Err(failure) => Err(failure),
-    }
+    let response = http_client.post_request(id, message, headers, sent).await?;
+    response.into_body().drain();
+    Ok(())
 }
 
 // === Reader ===

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::HeaderMap;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE};
 
 use crate::fairness::{PIECE_BYTES, Workload};
 use crate::mcp::name::UpstreamName;
@@ -155,6 +155,10 @@ pub(crate) fn media_type(headers: &HeaderMap) -> MediaType {
     let Some(value) = headers.get(CONTENT_TYPE) else { return MediaType::None };
     let name = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
     let name = name.trim_ascii();
+    if let Some(coding) = headers.get(CONTENT_ENCODING).filter(|coding| *coding != "identity") {
+        let [name, coding] = [name, coding.as_bytes()].map(String::from_utf8_lossy);
+        return MediaType::Other(format!("{name} with the coding {coding}"));
+    }
     if name.eq_ignore_ascii_case(b"application/json") {
         MediaType::Json
     } else if name.eq_ignore_ascii_case(b"text/event-stream") {

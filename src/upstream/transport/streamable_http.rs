@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::HeaderMap;
+use hyper::{HeaderMap, StatusCode};
 
 use crate::mcp::call::{Payload, ResponseOutcome};
 use crate::quote::quote;
@@ -202,6 +202,7 @@ impl StreamableHttpTransport {
         headers: &RequestHeaders,
     ) -> Option<Result<ResponseOutcome, TransportError>> {
         self.http_client.send_responses(std::mem::take(&mut dispatched.outgoing), headers);
-        dispatched.response_to(id)
+        // Error statuses have no response here.
+        dispatched.response_to(id, StatusCode::OK)
     }
 }

@@ -146,7 +146,15 @@ impl LegacyDialect {
         let exchange = transport.exchange(Box::new(self.request(method, &params)));
         let result = timeout(ACCEPT_TIMEOUT, exchange).await;
         let late = TransportError::Other(Error::TimedOut(ACCEPT_TIMEOUT));
-        (uri, self.interpret(result.unwrap_or(Err(late))))
+        let result = result.unwrap_or(Err(late));
+        let lost = match &result {
+            Ok(_) => None,
+            Err(failure) => self.judge(failure, transport).await,
+        };
+        match lost {
+            Some(reason) => (uri, Err(TransportError::SessionLost(reason))),
+            None => (uri, self.interpret(result)),
+        }
     }
 }
 
