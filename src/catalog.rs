@@ -25,6 +25,7 @@ mod exports;
 mod instructions;
 mod item;
 mod pages;
+mod problems;
 mod table;
 pub mod template;
 #[cfg(test)]
@@ -35,8 +36,9 @@ mod view;
 pub use completion::Completion;
 pub use cursor::{Cursor, InvalidCursor};
 pub use export_rules::ExportRules;
-pub use exports::{ExclusionReason, ExportProblem, ExportProblems, ListSnapshot};
+pub use exports::ListSnapshot;
 pub use item::ExportedItem;
+pub use problems::{ExclusionReason, ExportProblem, ExportProblems, ProblemList};
 pub use view::{CatalogPage, RoleView, UriRoute};
 
 use std::collections::HashMap;
@@ -124,6 +126,8 @@ struct CatalogSource {
     info: UpstreamInfo,
     /// Whether the upstream is hidden from all views.
     is_hidden: bool,
+    /// Per kind: the items that another upstream, which is first in the file, lists as well.
+    owned_by_others: [ProblemList; 4],
 }
 
 impl WriterState {
@@ -205,10 +209,14 @@ impl Catalog {
         let slot = &mut source.exported[kind.index()];
         let old = slot.as_ref().map_or(&previous, |exported| &exported.items);
         let exported = ExportedItems::build(&self.settings, upstream_index, kind, snapshot, old);
-        let reported = slot.as_ref().is_some_and(|old| old.problems == exported.problems);
-        if !reported && !exported.problems.is_empty() {
-            let problems = &exported.problems;
-            tracing::warn!(%upstream, %kind, %problems, "items excluded from the list");
+        let reported = slot.as_ref().map(|old| &old.problems);
+        let (problems, altered) = (&exported.problems, &exported.problems.altered);
+        let text = problems.to_string();
+        if !text.is_empty() && reported.is_none_or(|old| old.to_string() != text) {
+            tracing::warn!(%upstream, %kind, problems = text, "items excluded from the list");
+        }
+        if !altered.is_empty() && reported.is_none_or(|old| old.altered != *altered) {
+            tracing::info!(%upstream, %kind, %altered, "definitions altered for clients");
         }
         *slot = Some(exported);
         self.refresh_views(writer, upstream_index, kind);
@@ -216,6 +224,10 @@ impl Catalog {
 
     /// Updates all views after a change of one upstream's list of one kind.
     fn refresh_views(&self, writer: &mut WriterState, upstream_index: usize, kind: Kind) {
+        // Public names of prompts and tools differ by the prefix of their upstream.
+        if !kind.has_name() {
+            self.find_owned_by_others(&mut writer.sources, kind);
+        }
         let WriterState { sources, view_builders, tables } = writer;
         for builder in view_builders {
             let tables = &mut tables[kind.index()];
@@ -288,21 +300,6 @@ impl Catalog {
         let mut in_use = self.in_use.write();
         in_use.insert(role.into(), Arc::clone(&sender));
         sender.subscribe()
-    }
-
-    /// Currently excluded items with the reasons, by upstream in the order of the configuration
-    /// file and by kind. Upstreams and kinds without problems are omitted.
-    pub fn problems(&self) -> Vec<(UpstreamName, Kind, ExportProblems)> {
-        let writer = self.lock_writer();
-        let mut found = Vec::new();
-        for (export, source) in self.settings.exports.iter().zip(&writer.sources) {
-            for (kind, exported) in Kind::ALL.into_iter().zip(&source.exported) {
-                let problems = exported.iter().map(|exported| &exported.problems);
-                let problems = problems.filter(|problems| !problems.is_empty());
-                found.extend(problems.map(|them| (export.name.clone(), kind, them.clone())));
-            }
-        }
-        found
     }
 
     /// Hash of all lists, equal in processes that list the same.

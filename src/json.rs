@@ -191,6 +191,16 @@ impl Object {
         self.require_object(key).ok()
     }
 
+    /// Returns a member that is an object or an empty array; `None` if it is absent or of another
+    /// type. Servers in PHP write an object without members as `[]`.
+    pub fn get_object_or_empty_array(&self, key: &str) -> Option<Self> {
+        let value = self.member(key)?.value;
+        match is_empty_array(self.value(value)) {
+            true => Some(Self::new()),
+            false => self.get_object(key),
+        }
+    }
+
     /// Returns a member that must be an object; an absent one is [`ParseError::NotAnObject`].
     pub fn require_object(&self, key: &str) -> Result<Self, ParseError> {
         let value = self.member(key).ok_or(ParseError::NotAnObject)?.value;
@@ -461,6 +471,11 @@ impl PartialEq for Object {
     }
 }
 
+/// Returns whether the text of a JSON value is an array without elements.
+pub fn is_empty_array(value: &[u8]) -> bool {
+    value.strip_prefix(b"[").is_some_and(|rest| rest.trim_ascii_start() == b"]")
+}
+
 /// Replaces the line breaks between JSON's tokens, so that the text fits on one line.
 ///
 /// In valid JSON a raw line break never stands inside a string, so a space has the same meaning.
@@ -550,6 +565,19 @@ mod tests {
         assert_eq!(object.get_string("name").as_deref(), Some("x\n"));
         assert_eq!(object.get_object("k").and_then(|k| k.get_bytes("inner")), Some("[]".into()));
         assert_eq!(object.get_string("k"), None);
+    }
+
+    #[test]
+    fn empty_array_is_an_object_only_if_the_caller_allows_it() {
+        let object = parse(r#"{"a":[],"b":[ ],"c":{"x":1},"d":[1],"e":"[]","f":null,"g":[[]]}"#);
+        let found = |key: &str| object.get_object_or_empty_array(key).map(|it| it.to_bytes());
+        for key in ["a", "b"] {
+            assert_eq!((found(key), object.get_object(key)), (Some("{}".into()), None), "{key}");
+        }
+        assert_eq!(found("c"), Some(r#"{"x":1}"#.into()));
+        for key in ["d", "e", "f", "g", "absent"] {
+            assert_eq!(found(key), None, "{key}");
+        }
     }
 
     #[test]

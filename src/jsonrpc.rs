@@ -264,6 +264,12 @@ impl Message {
         let method = method.into();
         let params = match object.take_object("params") {
             None => Object::new(),
+            // PHP writes parameters without members as `[]`.
+            Some(Err(_))
+                if object.get("params").is_some_and(|it| json::is_empty_array(it.as_bytes())) =>
+            {
+                Object::new()
+            }
             Some(params) => params.map_err(|malformed| InvalidMessage {
                 id: id.clone(),
                 code: if malformed == ParseError::NotAnObject {
@@ -461,6 +467,24 @@ mod tests {
     }
 
     #[test]
+    fn empty_array_of_parameters_is_no_parameters() {
+        for params in ["[]", "[ ]", "[\n]"] {
+            let of = |id: &str| {
+                Message::parse(
+                    format!(r#"{{"jsonrpc":"2.0",{id}"method":"m","params":{params}}}"#).into(),
+                )
+            };
+            let found = match (of("").expect("a message"), of(r#""id":1,"#).expect("a message")) {
+                (Message::Notification(notification), Message::Request(request)) => {
+                    [notification.params, request.params]
+                }
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(found.map(|params| params.to_bytes()), ["{}", "{}"], "{params:?}");
+        }
+    }
+
+    #[test]
     fn what_is_no_message_is_told_with_its_id() {
         for (text, code, id) in [
             ("{", code::PARSE_ERROR, None),
@@ -469,10 +493,11 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":null,"method":"m"}"#, code::INVALID_REQUEST, None),
             (r#"{"jsonrpc":"2.0","id":1,"method":7}"#, code::INVALID_REQUEST, Some("1")),
             (
-                r#"{"jsonrpc":"2.0","id":1,"method":"m","params":[]}"#,
+                r#"{"jsonrpc":"2.0","id":1,"method":"m","params":[[]]}"#,
                 code::INVALID_PARAMS,
                 Some("1"),
             ),
+            (r#"{"jsonrpc":"2.0","method":"m","params":"[]"}"#, code::INVALID_PARAMS, None),
             (r#"{"jsonrpc":"2.0","id":1}"#, code::INVALID_REQUEST, Some("1")),
             (r#"{"jsonrpc":"2.0","id":1,"result":1,"error":{}}"#, code::INVALID_REQUEST, Some("1")),
             (r#"{"jsonrpc":"2.0","id":1,"error":"x"}"#, code::INVALID_REQUEST, Some("1")),

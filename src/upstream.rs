@@ -39,7 +39,6 @@ use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode, Uri};
 
 use crate::backoff::Backoff;
-use crate::hex::hex;
 use crate::json::Object;
 use crate::mcp::call::CallContext;
 use crate::mcp::capabilities::{self, Capabilities};
@@ -50,7 +49,6 @@ use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::{Era, Revision};
 use crate::oauth::{self, SignInNumber};
 use crate::sha256::sha256;
-use crate::timestamp;
 use connect::{ChildCommand, Egress};
 
 pub use crate::upstream::call::active_call::SuspendedCall;
@@ -128,7 +126,7 @@ impl Settings {
                 }
             }
         }
-        hex(&sha256(hashes))
+        crate::hex::hex(&sha256(hashes))
     }
 
     /// Returns the server itself, whichever replica runs it.
@@ -411,6 +409,8 @@ pub struct ListChangeCounts(pub [u64; 3]);
 pub struct Listing {
     /// Items, each key once.
     pub items: Vec<Item>,
+    /// Elements that are not usable items, each with its defect.
+    pub omitted: Vec<Item>,
     /// Number of pages read.
     pub pages: usize,
     /// Limit that truncated the list, if one did.
@@ -455,7 +455,7 @@ pub enum Error {
         retry_after: Option<Duration>,
     },
     /// Time limit reached; the call was cancelled and may have been executed.
-    #[error("no response within {} s", timestamp::seconds(*.0))]
+    #[error("no response within {} s", crate::timestamp::seconds(*.0))]
     TimedOut(Duration),
     /// The response is larger than this many bytes.
     #[error("the response is larger than {0} bytes")]

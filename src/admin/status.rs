@@ -112,6 +112,9 @@ pub struct UpstreamStatus {
     pub left_out: Vec<String>,
     /// Number of excluded items.
     pub left_out_items: usize,
+    /// Items that are listed in another form than their upstream's, with what is different; only
+    /// the first ones of very many.
+    pub altered: Vec<String>,
     /// Calls in progress.
     pub in_flight: usize,
     /// Queued calls.
@@ -252,6 +255,7 @@ impl UpstreamStatus {
             cut: BTreeMap::new(),
             left_out: Vec::new(),
             left_out_items: 0,
+            altered: Vec::new(),
             in_flight: report.in_flight,
             waiting: report.waiting,
             restarts: report.counts.restarts,
@@ -266,9 +270,9 @@ impl UpstreamStatus {
 impl UpstreamStatus {
     /// Adds the items excluded from a list.
     fn add_excluded(&mut self, kind: Kind, problems: &ExportProblems) {
-        self.left_out_items += problems.first.len() + problems.more;
-        self.left_out.extend(problems.first.iter().map(|it| format!("{kind} {it}")));
-        self.left_out.extend((problems.more > 0).then(|| format!("and {} more", problems.more)));
+        self.left_out_items += problems.excluded();
+        self.left_out.extend(problems.left_out(kind));
+        self.altered.extend(problems.altered.lines(kind));
         let cut = problems.cut.iter().map(|by| (kind.list_method().to_owned(), by.to_string()));
         self.cut.extend(cut);
     }

@@ -37,7 +37,7 @@ pub(super) fn expand<'a>(
     let mut rest = template;
     while let Some((literal, after)) = rest.split_once('{') {
         let (expression, after) = after.split_once('}')?;
-        uri.push_str(literal);
+        KEEPS_RESERVED.encode(literal, &mut uri);
         rest = after;
         let operator = Operator::of(expression)?;
         for (at, variable) in expression[operator.length..].split(',').enumerate() {
@@ -68,8 +68,35 @@ pub(super) fn expand<'a>(
             }
         }
     }
-    uri.push_str(rest);
+    KEEPS_RESERVED.encode(rest, &mut uri);
     Some(Expansion { uri, end: end?, is_behind_unknown })
+}
+
+/// The template with its literals as they are in an expansion (section 3.1): percent-encoded where
+/// no URI may contain their characters; `None` if that changes nothing, or if it is malformed.
+pub(super) fn encode_literals(template: &str) -> Option<String> {
+    let mut encoded = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some((literal, after)) = rest.split_once('{') {
+        let (expression, after) = after.split_once('}')?;
+        KEEPS_RESERVED.encode(literal, &mut encoded);
+        encoded.extend(["{", expression, "}"]);
+        rest = after;
+    }
+    KEEPS_RESERVED.encode(rest, &mut encoded);
+    (encoded != template).then_some(encoded)
+}
+
+/// Returns the URI that a template yields with this text as the value of each variable, but a
+/// number for ports; `None` as for [`expand`].
+pub(super) fn sample(template: &str, value: &str) -> Option<String> {
+    // A template without variables has no queried one.
+    if !template.contains('{') {
+        return Some(encode_literals(template).unwrap_or_else(|| template.to_owned()));
+    }
+    let value =
+        |name: &str| VariableValue::Queried(if name.contains("port") { "1" } else { value });
+    expand(template, value).map(|it| it.uri)
 }
 
 /// Parses a variable: its name, and the maximum number of characters of its value.
@@ -142,6 +169,10 @@ fn is_escape(bytes: &[u8]) -> bool {
         && bytes.get(1..3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
 }
 
+/// The operator `+`.
+const KEEPS_RESERVED: Operator =
+    Operator { length: 1, first: "", separator: ",", named: None, keeps_reserved: true };
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,6 +219,7 @@ mod tests {
             ("?fixed=yes{&var}", "?fixed=yes&var=value"),
             ("{path:2}{var:30}", "%2Ffvalue"),
             ("{letter}{+letter}{var*}", "%C3%A9%C3%A9value"),
+            ("a b/\u{e9}%20%/{var}|", "a%20b/%C3%A9%20%25/value%7C"),
         ] {
             check(template, Some(expected));
         }

@@ -4,7 +4,6 @@
 //! the same `Arc`, so that views share it and detect that it is unchanged; an item shares no memory
 //! with the message that listed it, which may be much larger.
 
-use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -12,14 +11,16 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::item::ExportedItem;
+use super::problems::{ExclusionReason, ExportProblems, MAX_KEY_BYTES};
 use super::{ExportRules, Settings};
 use crate::json::{self, Object};
 use crate::mcp::definition::arguments::PromptArguments;
 use crate::mcp::definition::downgrade;
-use crate::mcp::definition::item::{Item, ItemDefect, MAX_URI_BYTES};
+use crate::mcp::definition::item::{Item, ItemDefect};
 use crate::mcp::definition::param_headers::ParamHeaders;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::Naming;
+use crate::mcp::uri::equivalence_form;
 
 /// All items of one kind that were read from one upstream.
 #[derive(Debug, Clone)]
@@ -59,9 +60,18 @@ impl ExportedItems {
         let export = &settings.exports[at];
         let mut problems = ExportProblems::default();
         let mut items: Vec<(Box<str>, Item)> = Vec::with_capacity(snapshot.items.len());
-        for item in snapshot.items.into_iter().filter(|item| export.allows(kind, &item.key)) {
+        for item in snapshot.items {
+            if let Some(defect @ ItemDefect::Unnamed(_)) = item.defect {
+                let reason = ExclusionReason::Defect(defect);
+                problems.others.add(reason, item.key.clone(), &item.key);
+                continue;
+            }
+            if !export.allows(kind, &item.key) {
+                continue;
+            }
             let key = export.public_key(&settings.naming, kind, &item.key);
             match item.defect {
+                Some(ItemDefect::Duplicate) => problems.add(ExclusionReason::Duplicate, &key, item),
                 Some(defect) => problems.add(ExclusionReason::Defect(defect), &key, item),
                 None => items.push((key, item)),
             }
@@ -87,10 +97,18 @@ impl ExportedItems {
                 problems.add(ExclusionReason::TooLong, &key, item);
             } else {
                 let naming = &settings.naming;
-                exported.push(render(naming, export, kind, &key, item, before, &mut scratch));
+                let alterations = item.alterations.clone();
+                let item = render(naming, export, kind, &key, item, before, &mut scratch);
+                problems.add_alterations(alterations, &item);
+                exported.push(item);
             }
-            let reason = if clash { ExclusionReason::Clash } else { ExclusionReason::Duplicate };
-            rivals.into_iter().for_each(|rival| problems.add(reason, &key, rival));
+            for rival in rivals {
+                let reason = match clash {
+                    true => ExclusionReason::Clash,
+                    false => ExclusionReason::Duplicate,
+                };
+                problems.add(reason, &key, rival);
+            }
         }
         let ListSnapshot { fresh_until, is_private, cut, .. } = snapshot;
         problems.cut = cut;
@@ -154,12 +172,15 @@ fn render(
     let prompt_arguments =
         (kind == Kind::Prompt).then(|| PromptArguments::read(&definition)).flatten();
     let (upstream, needs_task) = (export.name.clone(), item.needs_task);
+    let equivalence_form = (kind == Kind::Resource).then(|| equivalence_form(key)).flatten();
+    let equivalence_form = equivalence_form.filter(|form| form != key).map(Into::into);
     let (own, key) = (item.key, key.into());
     Arc::new(ExportedItem {
         kind,
         upstream,
         own,
         key,
+        equivalence_form,
         json,
         older_json,
         param_headers,
@@ -175,98 +196,4 @@ fn render(
 fn has_title(definition: &Object) -> bool {
     let annotations = || definition.get_object("annotations");
     definition.has("title") || annotations().is_some_and(|it| it.has("title"))
-}
-
-/// The longest public key, in bytes, so that a cursor with it stays within its own limit.
-const MAX_KEY_BYTES: usize = MAX_URI_BYTES;
-
-// === Problems ===
-
-/// Problems of one list: excluded items with their reasons. At most [`ExportProblems::MAX`] are
-/// recorded, the others are counted.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ExportProblems {
-    /// The first problems: defective items, then the others in the order of the public keys.
-    pub first: Vec<ExportProblem>,
-    /// Number of further problems.
-    pub more: usize,
-    /// The limit that truncated the list, if the upstream lists more than is read.
-    pub cut: Option<Arc<str>>,
-}
-
-/// An excluded item.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExportProblem {
-    /// The upstream's own name or URI.
-    pub own: Box<str>,
-    /// The public name or URI that it would have.
-    pub key: Box<str>,
-    /// Reason for the exclusion.
-    pub reason: ExclusionReason,
-}
-
-/// Reason for which an item is excluded from a list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExclusionReason {
-    /// The upstream lists it twice; the first one is used.
-    Duplicate,
-    /// Another item of the upstream would have the same public name; both are excluded.
-    Clash,
-    /// The public name exceeds the maximum length.
-    TooLong,
-    /// No client could use it.
-    Defect(ItemDefect),
-}
-
-impl ExportProblems {
-    /// Maximum number of recorded problems.
-    pub const MAX: usize = 100;
-
-    /// Whether there are no problems.
-    pub fn is_empty(&self) -> bool {
-        self.first.is_empty() && self.cut.is_none()
-    }
-
-    fn add(&mut self, reason: ExclusionReason, key: &str, item: Item) {
-        if self.first.len() < Self::MAX {
-            self.first.push(ExportProblem { own: item.key, key: key.into(), reason });
-        } else {
-            self.more += 1;
-        }
-    }
-}
-
-impl fmt::Display for ExportProblems {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, problem) in self.first.iter().enumerate() {
-            write!(f, "{}{problem}", if at == 0 { "" } else { "; " })?;
-        }
-        if self.more > 0 {
-            write!(f, "; and {} more", self.more)?;
-        }
-        if let Some(cut) = &self.cut {
-            let separator = if self.first.is_empty() { "" } else { "; " };
-            write!(f, "{separator}the upstream lists more than is read: {cut}")?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for ExportProblem {
-    // Names come from an upstream: they are quoted, so that none can break a line of a log.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { own, key, reason } = self;
-        match reason {
-            ExclusionReason::Duplicate => {
-                write!(f, "{own:?} is listed twice, the first one is used")
-            }
-            ExclusionReason::Clash => {
-                write!(f, "{own:?} would be {key:?} like another, rename one of them")
-            }
-            ExclusionReason::TooLong => {
-                write!(f, "{own:?} has a name of more than {MAX_KEY_BYTES} bytes")
-            }
-            ExclusionReason::Defect(defect) => write!(f, "{own:?} cannot be used: {defect}"),
-        }
-    }
 }

@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 
+use crate::json::Object;
 use crate::mcp::definition::arguments::PromptArguments;
 use crate::mcp::definition::downgrade::DefinitionForm;
 use crate::mcp::definition::param_headers::ParamHeaders;
@@ -22,6 +23,9 @@ pub struct ExportedItem {
     pub own: Box<str>,
     /// The public name or URI.
     pub key: Box<str>,
+    /// The form that the URIs which are equivalent to the key of a resource share, if it is another
+    /// text than the key.
+    pub equivalence_form: Option<Box<str>>,
     /// The definition under the public name, as it stands in lists, on one line; empty for a URI
     /// that no upstream lists.
     pub json: Bytes,
@@ -45,6 +49,14 @@ impl ExportedItem {
     /// invisible to it.
     pub fn is_for(&self, form: DefinitionForm) -> bool {
         !self.needs_task || form == DefinitionForm::WithTasks
+    }
+
+    /// Whether the definition has an output schema, and that for older clients has none.
+    pub(super) fn lacks_output_schema(&self) -> bool {
+        let has_one = |json: &Bytes| {
+            Object::parse_trusted(json.clone()).is_ok_and(|it| it.has("outputSchema"))
+        };
+        self.older_json.as_ref().is_some_and(|older| has_one(&self.json) && !has_one(older))
     }
 
     /// The definition in this form.

@@ -15,6 +15,7 @@ use super::item::ExportedItem;
 use super::pages::Pages;
 use crate::cpu_bound;
 use crate::mcp::name::UpstreamName;
+use crate::mcp::uri::equivalence_form;
 
 /// Sorted rows with an index by key.
 #[derive(Default)]
@@ -23,6 +24,9 @@ pub(super) struct Table {
     /// The range of rows of each upstream, in order; upstreams without a row are omitted.
     sections: Vec<(UpstreamName, Range<usize>)>,
     index: HashSet<ByKey>,
+    /// The rows whose key is not in the form that equivalent URIs share, by this form; `None` if
+    /// there are several.
+    by_equivalence_form: HashMap<Box<str>, Option<Arc<ExportedItem>>>,
     pages: Pages,
 }
 
@@ -53,12 +57,29 @@ impl Table {
                 sections.push((name.clone(), start..rows.len()));
             }
         }
-        Self { rows, sections, index, pages: Pages::default() }
+        let mut by_equivalence_form = HashMap::new();
+        for row in &rows {
+            if let Some(form) = &row.equivalence_form {
+                let found = by_equivalence_form.entry(form.clone());
+                found.and_modify(|known| *known = None).or_insert_with(|| Some(Arc::clone(row)));
+            }
+        }
+        Self { rows, sections, index, by_equivalence_form, pages: Pages::default() }
     }
 
     /// The row with this key.
     pub(super) fn find(&self, key: &str) -> Option<&Arc<ExportedItem>> {
         self.index.get(key).map(|found| &found.0)
+    }
+
+    /// The only row with a URI that is equivalent to this one.
+    pub(super) fn find_equivalent(&self, uri: &str) -> Option<&Arc<ExportedItem>> {
+        let form = equivalence_form(uri)?;
+        match (self.find(&form), self.by_equivalence_form.get(&*form)) {
+            (Some(row), None) => Some(row),
+            (None, Some(row)) => row.as_ref(),
+            (Some(_), Some(_)) | (None, None) => None,
+        }
     }
 
     /// All rows.
@@ -90,8 +111,9 @@ impl Drop for Table {
     // The last owner may be a request, or a stream that compares the table with a newer one;
     // neither must spend the time to free it.
     fn drop(&mut self) {
-        let (rows, index) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.index));
-        cpu_bound::discard(rows.len(), (rows, index));
+        let Self { rows, index, by_equivalence_form, .. } = self;
+        let (rows, index) = (std::mem::take(rows), std::mem::take(index));
+        cpu_bound::discard(rows.len(), (rows, index, std::mem::take(by_equivalence_form)));
     }
 }
 

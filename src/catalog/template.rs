@@ -2,10 +2,14 @@
 //!
 //! Values are not extracted: the match only decides which upstream owns a URI. `{x}` stands for a
 //! run of at least one character other than `/`; an expression with an operator, such as `{+x}`,
-//! `{/x*}` or `{?q}`, stands for any run, the empty one included.
+//! `{/x*}` or `{?q}`, stands for any run, the empty one included. A literal stands for itself, as
+//! it is or with the characters percent-encoded that no URI may contain (section 3.1).
 //!
 //! Invariant: the cost is at most the product of the lengths of template and URI, without
 //! backtracking, and a caller can bound it over many templates.
+
+use super::expansion::{encode_literals, sample};
+use crate::mcp::uri::CanonicalUri;
 
 /// Maximum cost of matching one URI against the templates of one upstream: far more than real
 /// templates need, and about a millisecond.
@@ -14,6 +18,21 @@ pub const MAX_STEPS: usize = 1 << 20;
 /// Whether `template` could yield `uri`. Subtracts the cost from `steps`; if they do not suffice
 /// the result is `false`.
 pub fn matches(template: &str, uri: &str, steps: &mut usize) -> bool {
+    matches_as_written(template, uri, steps)
+        || encode_literals(template).is_some_and(|encoded| matches_as_written(&encoded, uri, steps))
+}
+
+/// Whether a URI that a template yields could be requested: some samples are tried.
+pub fn is_usable(template: &str) -> bool {
+    SAMPLES.into_iter().filter_map(|value| sample(template, value)).any(|uri| {
+        CanonicalUri::parse(&uri).is_ok() && matches(template, &uri, &mut MAX_STEPS.clone())
+    })
+}
+
+/// Values of all variables in samples: a host or segment, a port, and a URI.
+const SAMPLES: [&str; 3] = ["a", "1", "a:b/c"];
+
+fn matches_as_written(template: &str, uri: &str, steps: &mut usize) -> bool {
     // Most templates differ in their first characters, which is a cheap check.
     let head = template.find('{').unwrap_or(template.len());
     if !spend(steps, head + 1) || !uri.starts_with(&template[..head]) {
@@ -141,6 +160,10 @@ mod tests {
             ("h:/plain", "h:/plain", true),
             ("h:/plain", "h:/plainer", false),
             ("h:/{x}", "h:/\u{e9}", true),
+            ("h:/a b/\u{e9}/{x}", "h:/a%20b/%C3%A9/1", true),
+            ("h:/{x}|\"{y}", "h:/1%7C%222", true),
+            ("h:/a%20b/{x}", "h:/a%20b/1", true),
+            ("h:/a%20b/{x}", "h:/a b/1", false),
         ] {
             assert_eq!(check(template, uri), expected, "{template} for {uri}");
         }
@@ -151,6 +174,34 @@ mod tests {
         for (template, uri) in [("a:{", "a:{"), ("a:{}", "a:x"), ("a:{!x}", "a:x"), ("a:{x", "a:x")]
         {
             assert!(!check(template, uri), "{template}");
+        }
+    }
+
+    #[test]
+    fn template_is_usable_if_a_sample_of_it_can_be_requested() {
+        for usable in [
+            "note:///{id}",
+            "file:///{+path}",
+            "https://h{/path*}{?q,r}",
+            "https://{host}:{port}/",
+            "x:{a}",
+            "{+any}",
+            "{scheme}:///x",
+            "db:///a b/{x:3}",
+            "note:///fixed",
+            "repo://{owner}/{name}/contents{/path*}",
+        ] {
+            assert!(is_usable(usable), "{usable}");
+        }
+        for unusable in [
+            "FILE:///{x}",
+            "http://h//a/{x}",
+            "note:///../{x}",
+            "note:///{!x}",
+            "note:///{}",
+            "{x}",
+        ] {
+            assert!(!is_usable(unusable), "{unusable}");
         }
     }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::mcp::definition::downgrade::DefinitionForm;
-use crate::mcp::definition::item::Item;
+use crate::mcp::definition::item::{Item, ItemDefect};
 use crate::mcp::kind::ListTopic;
 use crate::mcp::name::Characters;
 use crate::mcp::pattern::AllowDeny;
@@ -305,6 +305,71 @@ fn s28_the_first_of_two_with_one_name_is_kept_and_of_two_that_clash_neither() {
     );
     catalog.lists("a", Kind::Tool, &["fine"]);
     assert!(catalog.problems().is_empty());
+}
+
+#[test]
+fn elements_that_not_every_client_gets_are_named_with_the_reason() {
+    let catalog = catalog(&["a"]);
+    let mut listed = snapshot(Kind::Tool, &["fine", "twice", "task", "php", "older"]);
+    listed.items[2].needs_task = true;
+    listed.items[3].add_alterations("`inputSchema` is repaired");
+    let older = r#"{"name":"older","outputSchema":{"type":"array"}}"#;
+    listed.items[4] = Item::parse(Kind::Tool, older.into()).expect("an item");
+    let mut twice = item(Kind::Tool, "twice", 1);
+    twice.defect = Some(ItemDefect::Duplicate);
+    let bad = Item::parse(Kind::Tool, "7".into()).expect_err("not an object");
+    listed.items.extend([twice, Item::unnamed(Kind::Tool, 6, bad)]);
+    catalog.publish(&name("a"), Kind::Tool, listed);
+
+    let problems = catalog.problems();
+    let [(_, Kind::Tool, problems)] = &problems[..] else { panic!("{problems:?}") };
+    let left_out: Vec<_> = problems.left_out(Kind::Tool).collect();
+    assert_eq!(
+        left_out,
+        [
+            r#"tool "twice" is listed twice, the first one is used"#,
+            "tool number 6 of the list cannot be used: it is not a JSON object",
+            r#"tool "task" can be called only as a task, so only clients of 2025-11-25 see it"#,
+        ]
+    );
+    let altered: Vec<_> = problems.altered.lines(Kind::Tool).collect();
+    let older =
+        "`outputSchema` is left out for clients before 2026-07-28, some of which cannot read it";
+    assert_eq!(
+        altered,
+        [
+            format!(r#"tool "older": {older}"#),
+            r#"tool "php": `inputSchema` is repaired"#.to_owned()
+        ]
+    );
+    assert_eq!(problems.excluded(), 2);
+    assert_eq!(catalog.seen(&["*"], &[]).items(Kind::Tool).len(), 5);
+}
+
+#[test]
+fn uri_of_two_upstreams_is_named_at_the_one_that_is_later_in_the_file() {
+    let catalog = catalog(&["b", "a", "c"]);
+    let named = |catalog: &Catalog| {
+        let lines = catalog.problems().into_iter().flat_map(|(upstream, kind, problems)| {
+            let lines: Vec<_> = problems.left_out(kind).collect();
+            lines.into_iter().map(move |line| format!("{upstream}: {line}"))
+        });
+        lines.collect::<Vec<_>>()
+    };
+    catalog.lists("a", Kind::Resource, &["r:1", "r:2"]);
+    assert!(named(&catalog).is_empty());
+    catalog.lists("b", Kind::Resource, &["r:0", "r:2"]);
+    let expected = r#"a: resource "r:2" is listed by b, too, which comes first in the file: clients get that one"#;
+    assert_eq!(named(&catalog), [expected]);
+    catalog.hide(&name("b"), true);
+    assert!(named(&catalog).is_empty());
+    catalog.hide(&name("b"), false);
+    assert_eq!(named(&catalog), [expected]);
+    catalog.lists("c", Kind::Template, &["r:{x}"]);
+    catalog.lists("a", Kind::Template, &["r:{x}"]);
+    assert_eq!(named(&catalog).len(), 2);
+    catalog.clear(&name("b"));
+    assert_eq!(named(&catalog).len(), 1);
 }
 
 #[test]

@@ -73,6 +73,7 @@ mod tests {
             upstream: "a".parse().expect("a name"),
             own: key.as_str().into(),
             key: key.as_str().into(),
+            equivalence_form: None,
             json: Bytes::new(),
             older_json: None,
             param_headers: None,

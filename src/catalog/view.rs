@@ -91,9 +91,10 @@ impl RoleView {
         self.tables[kind.index()].find(key).cloned()
     }
 
-    /// The item for a URI, for reading and subscribing: the listed resource; else the URI itself,
-    /// if it is canonical, at the one upstream with a template that matches it; else at the only
-    /// upstream that lists something with its scheme and authority.
+    /// The item for a URI, for reading and subscribing: the listed resource; else the only listed
+    /// one whose URI is equivalent; else the URI itself, if it is canonical, at the one upstream
+    /// with a template that matches it; else at the only upstream that lists something with its
+    /// scheme and authority.
     ///
     /// A URI that is not listed must pass the rules of its upstream and of the role in each of its
     /// readings. Upstreams where it does not are excluded before routing, so that hidden items have
@@ -110,6 +111,7 @@ impl RoleView {
             upstream,
             own: uri.into(),
             key: uri.into(),
+            equivalence_form: None,
             json: Bytes::new(),
             older_json: None,
             param_headers: None,
@@ -120,8 +122,9 @@ impl RoleView {
 
     /// The route of a URI, as [`RoleView::resolve_uri`] takes it.
     pub fn route(&self, uri: &str) -> UriRoute {
-        if let Some(listed) = self.resolve(Kind::Resource, uri) {
-            return UriRoute::Listed(listed);
+        let listed = &self.tables[Kind::Resource.index()];
+        if let Some(listed) = listed.find(uri).or_else(|| listed.find_equivalent(uri)) {
+            return UriRoute::Listed(Arc::clone(listed));
         }
         let canonical = match CanonicalUri::parse(uri) {
             Ok(canonical) => canonical,

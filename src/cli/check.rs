@@ -63,7 +63,7 @@ struct CheckRow {
     #[serde(rename = "resourceTemplates")]
     templates: usize,
     problems: Vec<String>,
-    /// Names that clients see in another form.
+    /// Names and definitions that clients see in another form.
     altered: Vec<String>,
 }
 
@@ -232,9 +232,13 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
             resources,
             templates,
             problems: problems
-                .flat_map(|(_, kind, problems)| left_out_lines(*kind, problems))
+                .clone()
+                .flat_map(|(_, kind, problems)| problems.left_out(*kind))
                 .collect(),
-            altered: altered(&oneshot.config, configured, &view),
+            altered: altered(&oneshot.config, configured, &view)
+                .into_iter()
+                .chain(problems.flat_map(|(_, kind, problems)| problems.altered.lines(*kind)))
+                .collect(),
         }
     };
     oneshot.config.upstreams.iter().map(row).collect()
@@ -263,13 +267,6 @@ fn require_complete_lists(view: &RoleView, name: &str, state: String) -> Result<
         return Ok(state);
     }
     Err(format!("{state}, but could not be listed: {}", unread.join(", ")))
-}
-
-/// Describes items that were left out of a list, one per line.
-fn left_out_lines(kind: Kind, problems: &ExportProblems) -> Vec<String> {
-    let first = problems.first.iter().map(|problem| format!("{kind} {problem}"));
-    let more = (problems.more > 0).then(|| format!("and {} more", problems.more));
-    first.chain(more).collect()
 }
 
 fn state(upstream: &Upstream) -> Result<String, String> {

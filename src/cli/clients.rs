@@ -6,12 +6,13 @@
 pub(super) mod document;
 pub(super) mod places;
 pub(super) mod server;
+pub(super) mod server_lists;
 pub(super) mod variables;
 
 pub(crate) mod connect;
 pub(crate) mod init;
 
-use document::Format;
+use document::{Format, JsonDialect};
 use places::BaseFolder;
 use variables::Variables;
 
@@ -24,12 +25,16 @@ pub(super) struct McpClient {
     pub(super) title: &'static str,
     /// Format of its files.
     pub(super) format: Format,
+    /// Extensions of JSON that it reads.
+    pub(super) dialect: JsonDialect,
     /// Key of the file that contains the servers.
     pub(super) key: &'static str,
     /// File within a project, if there is one.
     pub(super) project_file: Option<&'static str>,
     /// File for all projects of a user.
     pub(super) user_file: (BaseFolder, &'static str),
+    /// Other files within a project that enable and disable servers.
+    pub(super) settings_files: &'static [&'static str],
     /// Variable that names another folder for the user's file, and the file's name there.
     pub(super) override_variable: Option<(&'static str, &'static str)>,
     /// Variables that it expands in an entry.
@@ -94,9 +99,11 @@ pub(super) const ANY: McpClient = McpClient {
     name: "file",
     title: "an MCP client",
     format: Format::Json,
+    dialect: JsonDialect::TOLERANT,
     key: "mcpServers",
     project_file: None,
     user_file: (BaseFolder::Home, ""),
+    settings_files: &[],
     override_variable: None,
     variables: Variables { braces: true, bare: false, prefixed: true },
     timeout: TimeoutUnit::Either,
@@ -111,6 +118,7 @@ pub(super) static CLIENTS: [McpClient; 8] = [
     McpClient {
         name: "claude-desktop",
         title: "Claude Desktop",
+        dialect: JsonDialect::STRICT,
         user_file: (BaseFolder::Application, "Claude/claude_desktop_config.json"),
         variables: Variables::NONE,
         next_step: "quit Claude Desktop and start it again",
@@ -119,8 +127,10 @@ pub(super) static CLIENTS: [McpClient; 8] = [
     McpClient {
         name: "claude-code",
         title: "Claude Code",
+        dialect: JsonDialect::STRICT,
         project_file: Some(".mcp.json"),
         user_file: (BaseFolder::Home, ".claude.json"),
+        settings_files: &[".claude/settings.local.json", ".claude/settings.json"],
         override_variable: Some(("CLAUDE_CONFIG_DIR", ".claude.json")),
         variables: Variables { braces: true, ..Variables::NONE },
         timeout: TimeoutUnit::Milliseconds,
@@ -168,6 +178,7 @@ pub(super) static CLIENTS: [McpClient; 8] = [
     McpClient {
         name: "gemini",
         title: "Gemini CLI",
+        dialect: JsonDialect { comments: true, trailing_commas: false },
         project_file: Some(".gemini/settings.json"),
         user_file: (BaseFolder::Home, ".gemini/settings.json"),
         variables: Variables { braces: true, bare: true, ..Variables::NONE },

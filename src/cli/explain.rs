@@ -15,6 +15,7 @@ use super::exit::Failure;
 use super::output;
 use crate::admin::status::HELD_BACK;
 use crate::app;
+use crate::catalog::{ExclusionReason, ExportProblem};
 use crate::cli::output::progress;
 use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
 use crate::cli::query::required_upstreams::{NameMeaning, UpstreamSelection};
@@ -191,7 +192,10 @@ fn list_anomaly(oneshot: &OneShotGateway, hit: &SearchHit<'_>) -> Option<Stateme
         .iter()
         .filter(|(name, of, _)| name.as_str() == upstream.name() && of == kind)
         .flat_map(|(.., problems)| &problems.first);
-    if let Some(problem) = problems.find(|problem| problem.own == item.key) {
+    let is_of_item = |problem: &&ExportProblem| {
+        problem.own == item.key && problem.reason != ExclusionReason::Duplicate
+    };
+    if let Some(problem) = problems.find(is_of_item) {
         return Some(StatementTopic::List.bad(format!("it is left out: {problem}")));
     }
     let withheld = oneshot.app.gateway().awaiting_approval();

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use tracing::debug;
-
-use crate::catalog::{Catalog, ListSnapshot, UpstreamInfo};
+use crate::catalog::{Catalog, ListSnapshot, UpstreamInfo, template};
 use crate::cpu_bound;
 use crate::gateway::Inspectors;
-use crate::mcp::definition::item::Item;
+use crate::mcp::definition::item::{Item, ItemDefect};
 use crate::mcp::definition::shape;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
@@ -93,23 +91,30 @@ pub(crate) fn publish(
     let bytes = snapshot.items.iter().map(|item| item.definition.text_len()).sum();
     cpu_bound::run_on_bytes(bytes, || {
         let mut snapshot = snapshot.clone();
-        snapshot.items = inspectors.pins.filter_approved(name, kind, snapshot.items);
+        let has_definition = |item: &Item| item.defect.is_none_or(ItemDefect::has_definition);
+        let (items, excluded) = snapshot.items.into_iter().partition(has_definition);
+        snapshot.items = inspectors.pins.filter_approved(name, kind, items);
+        snapshot.items.extend::<Vec<_>>(excluded);
         inspectors.guard.inspect_definitions(name, kind, &mut snapshot.items);
-        conform(name, kind, &mut snapshot.items);
+        conform(kind, &mut snapshot.items);
         catalog.publish(name, kind, snapshot);
     });
 }
 
-/// Repairs definitions that clients of some revision would reject, or marks them as defective.
-fn conform(name: &UpstreamName, kind: Kind, items: &mut [Item]) {
+/// Repairs definitions that clients of some revision would reject, or marks them as defective, and
+/// so it does with templates that no client could use.
+fn conform(kind: Kind, items: &mut [Item]) {
     for item in items.iter_mut().filter(|item| item.defect.is_none()) {
         match shape::conform(kind, &item.key, &item.definition) {
             Ok(None) => {}
             Ok(Some(mended)) => {
-                debug!(upstream = %name, %kind, item = ?item.key, "definition repaired");
+                item.add_alterations(&shape::describe_repairs(&item.definition, &mended));
                 item.definition = mended;
             }
             Err(bad) => item.defect = Some(bad.into()),
+        }
+        if kind == Kind::Template && item.defect.is_none() && !template::is_usable(&item.key) {
+            item.defect = Some(ItemDefect::NoUsableUri);
         }
     }
 }

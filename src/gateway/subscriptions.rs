@@ -87,7 +87,8 @@ impl ClientContext {
             ItemRequest { method, kind: Kind::Resource, key: uri.into(), params: Object::new() };
         // Resources are the same in every revision.
         let target = self.resolve(admission, &request, Revision::NEWEST).await?;
-        let Some(reservation) = subscriptions.reserve(uri)? else {
+        // Notifications name the URI as it is listed.
+        let Some(reservation) = subscriptions.reserve(&target.key)? else {
             return Ok(SubscribeOutcome::Accepted);
         };
         self.record_sending().await?;
@@ -159,7 +160,11 @@ impl ClientContext {
 impl Subscriptions {
     /// Removes a subscription, if there is one.
     pub fn unsubscribe(&self, uri: &str) {
-        let removed = self.table.lock().uris.remove(uri);
+        let target = self.view().resolve_uri(uri);
+        let removed = {
+            let uris = &mut self.table.lock().uris;
+            uris.remove(uri).or_else(|| uris.remove(&target?.key))
+        };
         drop(removed);
     }
 

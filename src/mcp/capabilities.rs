@@ -161,7 +161,10 @@ impl Extensions {
     fn read(declared: &Object, member: &str) -> Self {
         let object = declared.get_object(member).unwrap_or_default();
         let entries = object.members().filter_map(|(name, settings)| {
-            let settings = Object::parse_trusted(settings).ok()?.to_bytes();
+            let settings = match json::is_empty_array(&settings) {
+                true => Bytes::from_static(b"{}"),
+                false => Object::parse_trusted(settings).ok()?.to_bytes(),
+            };
             let is_small = name.len() <= MAX_NAME_BYTES && settings.len() <= MAX_SETTINGS_BYTES;
             // Unreadable settings would break the first response to each client.
             let fits = is_small && shape::is_readable(&settings);
@@ -224,6 +227,23 @@ mod tests {
         assert_eq!(text(&all.experimental), r#"{"b":{}}"#);
         assert_eq!(Capabilities::read(&all.to_object()), all);
         assert_eq!(Tasks::default().to_object(), None);
+    }
+
+    #[test]
+    fn empty_array_declares_a_capability_without_settings() {
+        let of = |empty: &str| {
+            read(&format!(
+                r#"{{"completions":{empty},"logging":{empty},"resources":{empty},
+                    "tasks":{{"list":{empty},"requests":{{"tools":{{"call":{empty}}}}}}},
+                    "extensions":{{"x/a":{empty}}},"experimental":{{"x/b":{empty}}}}}"#
+            ))
+        };
+        assert_eq!(of("[]"), of("{}"));
+        assert!(of("[ ]").completions && text(&of("[ ]").extensions) == r#"{"x/a":{}}"#);
+        for outer in ["extensions", "experimental", "tasks", "resources"] {
+            assert_eq!(read(&format!(r#"{{"{outer}":[]}}"#)), Capabilities::default());
+        }
+        assert_eq!(read(r#"{"extensions":{"x/a":[1]}}"#), Capabilities::default());
     }
 
     #[test]

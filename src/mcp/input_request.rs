@@ -73,7 +73,7 @@ impl InputRequest {
         let request = requests.get_object(key)?;
         let kind = InputKind::of_method(&request.get_string("method")?)?;
         let params = match request.has("params") {
-            true => request.get_object("params")?,
+            true => request.get_object_or_empty_array("params")?,
             false => Object::new(),
         };
         Some(Self { key: key.into(), kind, params })
@@ -254,6 +254,18 @@ mod tests {
         assert_eq!(older.to_bytes(), r#"{"sampling":{},"elicitation":{},"roots":{}}"#);
         let oldest = ClientFeatures::ALL.declare(Revision::V2024_11_05);
         assert_eq!(oldest.to_bytes(), r#"{"sampling":{},"roots":{}}"#);
+    }
+
+    #[test]
+    fn input_request_with_an_empty_array_of_parameters_has_none() {
+        let params = |params: &str| {
+            let requests = format!(r#"{{"k":{{"method":"roots/list","params":{params}}}}}"#);
+            let requests = Object::parse(requests).expect("an object");
+            InputRequest::read(&requests, "k").map(|it| it.params.to_bytes())
+        };
+        assert_eq!(params("[]"), Some("{}".into()));
+        assert_eq!(params(r#"{"a":1}"#), Some(r#"{"a":1}"#.into()));
+        assert_eq!((params("[1]"), params("null")), (None, None));
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //!
 //! Decision: docs/decisions/0029-resource-uris.md
 
+mod equivalence;
 mod host;
 mod loose;
 mod readings;
@@ -21,6 +22,7 @@ use std::sync::OnceLock;
 
 use unicode_normalization::{UnicodeNormalization, is_nfc};
 
+pub use equivalence::equivalence_form;
 pub use loose::LooseForms;
 
 use crate::invisible_chars::is_invisible;

@@ -62,6 +62,8 @@ pub(crate) struct PendingContext {
     /// Owner of the tasks that the response names, if the server sends status notifications without
     /// a subscription.
     pub(crate) task_claim: Option<TaskClaim>,
+    /// Whether the result has no required members, so that a server in PHP may write it as `[]`.
+    pub(crate) may_be_empty: bool,
 }
 
 /// Resources or tasks whose subscription the server accepted.

@@ -158,6 +158,62 @@ fn what_is_malformed_is_named_with_its_member_by_the_log_status_and_check() {
 }
 
 #[test]
+fn whatever_is_left_out_or_altered_is_named_by_the_log_status_and_check() {
+    let listeners = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:{}\"\n\
+         [state]\ndir = \"state\"\n[log]\nformat = \"json\"\n",
+        free_port()
+    );
+    let folder = folder(&format!("{listeners}{}{}", scripted("hub"), scripted("next")));
+    let large = "x".repeat(70_000);
+    let tools = [
+        format!(
+            r#"{{"name":"place","inputSchema":{{"type":"object"}},"outputSchema":{{"type":"object","title":"{large}"}}}}"#
+        ),
+        format!(r#"{{"name":"huge","inputSchema":{{"type":"object","title":"{large}"}}}}"#),
+        r#"{"name":"php","inputSchema":{"type":"object","properties":[]}}"#.to_owned(),
+        r#"{"name":"php","inputSchema":{"type":"object"}}"#.to_owned(),
+        r#"{"title":"nameless","inputSchema":{"type":"object"}}"#.to_owned(),
+    ];
+    let tools = format!(r#""result":{{"tools":[{}]}}"#, tools.join(","));
+    let resources = r#""result":{"resources":[{"uri":"note:1","name":"n"}]}"#;
+    script(folder.path(), "hub", &[("tools/list", &tools), ("resources/list", resources)]);
+    script(folder.path(), "next", &[("resources/list", resources)]);
+    let left_out = [
+        r#"tool "huge" cannot be used: its definition has more than 65536 bytes"#,
+        r#"tool "php" is listed twice, the first one is used"#,
+        "tool number 5 of the list cannot be used: `name` is missing or not a string",
+        r#"resource "note:1" is listed by hub, too, which comes first in the file"#,
+    ];
+    let altered = [
+        r#"tool "place": `outputSchema` is left out, since the definition has more than 65536 bytes"#,
+        r#"tool "php": `inputSchema` is repaired, so that every client can read it"#,
+    ];
+    let mut running = serve(folder.path());
+    let logged = running.wait_for_logs([
+        "items excluded from the list",
+        "definitions altered for clients",
+        "items of several upstreams",
+    ]);
+    let logged = logged.join("\n");
+    for name in ["huge", "php", "number 5", "place", "note:1"] {
+        assert!(logged.contains(name), "{name}: {logged}");
+    }
+    for command in ["status", "check"] {
+        let (code, out, err) = weir(folder.path(), &[command]);
+        // The page of `status` wraps long lines.
+        let out = out.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(code, 0, "{out}{err}");
+        for (what, lines) in [("left out", &left_out[..]), ("altered", &altered[..])] {
+            for line in lines {
+                assert!(out.contains(&format!("{what}: {line}")), "{command}: {line}: {out}");
+            }
+        }
+    }
+    running.end();
+}
+
+#[test]
 fn check_draws_every_mistake_at_its_place() {
     let config = "
 [server]

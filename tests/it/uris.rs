@@ -298,6 +298,53 @@ async fn a_uri_is_good_as_it_is_where_an_upstream_lists_it_so() {
     .await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn equal_spelling_of_a_listed_uri_is_that_resource_in_every_request() {
+    let listed = "file:///My File/\u{e9}.txt";
+    let script = |side| {
+        let uri = string(json::quote(listed));
+        let script = Script::new(side).subscribable();
+        let script = script.raw(Kind::Resource, &format!(r#"{{"uri":{uri},"name":"n"}}"#));
+        vec![
+            ("hub", script),
+            // Without the listed URI, the request would go to one of two upstreams.
+            ("other", Script::new(side).raw(Kind::Resource, r#"{"uri":"file:///x","name":"x"}"#)),
+        ]
+    };
+    everywhere("", script, async |world, cell| {
+        world.excuse(listed);
+        let client = world.client(cell.client).await;
+        for spelling in ["file:///My%20File/%C3%A9.txt", "FILE:///My%20File/./%c3%a9.txt"] {
+            let reply = client.read(spelling).await;
+            assert!(reply.outcome.is_ok(), "{spelling}: {reply:?}");
+            let sent = world.upstream("hub").last("resources/read");
+            let sent = object(&string(sent.params));
+            assert_eq!(sent.get_string("uri").as_deref(), Some(listed), "{spelling}");
+            if !client.side.is_modern() {
+                let reply = client.subscribe(spelling).await;
+                assert!(reply.outcome.is_ok(), "{spelling}: {reply:?}");
+            }
+        }
+        assert!(client.read("file:///my%20file/%C3%A9.txt").await.outcome.is_err());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn template_that_no_client_could_use_is_left_out_and_named() {
+    let script = Script::new(MODERN_HTTP)
+        .raw(Kind::Template, r#"{"uriTemplate":"FILE:///{x}","name":"odd"}"#)
+        .raw(Kind::Template, r#"{"uriTemplate":"note:///{x}","name":"good"}"#);
+    let world = World::start(vec![("hub", script)], "").await;
+    let client = world.client(MODERN_HTTP).await;
+    assert_eq!(client.list_all(Kind::Template).await, ["note:///{x}"]);
+    assert_eq!(
+        world.left_out("hub", Kind::Template),
+        [r#""FILE:///{x}" cannot be used: it yields no URI in normal form"#]
+    );
+    world.close().await;
+}
+
 /// Names that are equal for a reader that folds case or normalizes: the first is allowed, the
 /// others are not.
 const FOLDING: [&str; 4] = ["caf\u{e9}", "cafe\u{301}", "CAF\u{c9}", "ｃａｆé"];

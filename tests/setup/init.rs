@@ -329,6 +329,112 @@ fn claude_codes_servers_of_this_project_are_taken_and_those_of_others_are_not() 
     assert_eq!(upstreams(&user_home.read("project/weir.toml")), ["team", "local", "user"]);
 }
 
+/// Upstreams of the configuration that were imported and that are enabled.
+fn enabled(user_home: &UserHome) -> Vec<String> {
+    let text = user_home.read("project/weir.toml");
+    let tables = text.split("\n[upstreams.").skip(1);
+    let on = tables.filter(|table| !table.contains("enabled = false"));
+    on.map(|table| table.split(']').next().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn gemini_lists_of_servers_count_for_all_its_files() {
+    let servers = |names: &[&str]| {
+        let one = |name: &&str| format!(r#""{name}": {{ "command": "c" }}"#);
+        format!(r#""mcpServers": {{ {} }}"#, names.iter().map(one).collect::<Vec<_>>().join(", "))
+    };
+    for (user, project, expected) in [
+        (r#""mcp": { "allowed": ["a", "c"] }"#, "", &["a", "c"][..]),
+        (r#""mcp": { "allowed": ["a"] }"#, r#""mcp": { "allowed": ["b", "d"] }"#, &["b", "d"]),
+        (r#""mcp": { "excluded": ["a", "d"] }"#, "", &["b", "c"]),
+        (r#""allowMCPServers": ["d"], "mcp": {}"#, "", &["d"]),
+        (r#""excludeMCPServers": ["a"]"#, r#""mcp": { "allowed": ["a", "b"] }"#, &["b"]),
+        (r#""mcp": { "allowed": [] }"#, "", &[]),
+    ] {
+        let user_home = UserHome::new();
+        let with = |lists: &str, servers: String| match lists {
+            "" => format!("{{ {servers} }}"),
+            lists => format!("// Settings\n{{ {lists}, {servers} }}"),
+        };
+        user_home.write(".gemini/settings.json", &with(user, servers(&["c", "d"])));
+        user_home.write("project/.gemini/settings.json", &with(project, servers(&["a", "b"])));
+        let done = user_home.weir(&["init", "--from", "gemini"]);
+        assert_eq!(done.code, 0, "{}", done.err);
+        assert_eq!(enabled(&user_home), expected, "{user} {project}");
+    }
+}
+
+#[test]
+fn servers_that_claude_code_disables_in_its_settings_are_imported_as_disabled() {
+    let user_home = UserHome::new();
+    let here = user_home.path("project").display().to_string();
+    user_home.write(
+        ".claude.json",
+        &format!(
+            r#"{{ "projects": {{ "{here}": {{ "disabledMcpServers": ["user-off"],
+                "mcpServers": {{ "both": {{ "command": "of-user" }} }} }} }},
+                "mcpServers": {{ "user": {{ "command": "u" }}, "user-off": {{ "command": "u" }},
+                    "shared-off": {{ "command": "u" }} }} }}"#
+        ),
+    );
+    user_home.write(
+        "project/.mcp.json",
+        r#"{ "mcpServers": { "team": { "command": "t" }, "team-off": { "command": "t" },
+            "local-off": { "command": "t" }, "both": { "command": "of-project" } } }"#,
+    );
+    user_home
+        .write("project/.claude/settings.json", r#"{ "disabledMcpjsonServers": ["team-off"] }"#);
+    let local = r#"{ "disabledMcpjsonServers": ["local-off", "shared-off"] }"#;
+    user_home.write("project/.claude/settings.local.json", local);
+    let done = user_home.weir(&["init", "--from", "claude-code"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    // The list for the project's file is not about the user's servers.
+    assert_eq!(enabled(&user_home), ["team", "both", "user", "shared-off"]);
+    let text = user_home.read("project/weir.toml");
+    assert!(text.contains("of-user") && !text.contains("of-project"), "{text}");
+    assert!(done.err.contains("both: the user's server for this project is used"), "{}", done.err);
+}
+
+#[test]
+fn file_that_the_clients_own_parser_refuses_is_not_imported() {
+    let commented = "{ // mine\n\"mcpServers\": { \"a\": { \"command\": \"a\" } } }";
+    let trailing = r#"{ "mcpServers": { "a": { "command": "a" }, } }"#;
+    for (client, text, code) in [
+        ("claude-code", commented, 78),
+        ("claude-code", trailing, 78),
+        ("gemini", commented, 0),
+        ("gemini", trailing, 78),
+        ("cursor", commented, 0),
+        ("cursor", trailing, 0),
+    ] {
+        let user_home = UserHome::new();
+        user_home.write(named(client).user, text);
+        let done = user_home.weir(&["init", "--from", client]);
+        assert_eq!(done.code, code, "{client}: {text}: {}", done.err);
+        assert!(code == 0 || done.err.contains("not JSON"), "{client}: {}", done.err);
+    }
+}
+
+#[test]
+fn last_of_two_entries_of_one_name_is_imported_and_what_is_dropped_is_said() {
+    let user_home = UserHome::new();
+    let text = r#"{ "mcpServers": {
+        "a": { "command": "first" },
+        "a": { "command": "second", "args": ["-y", null, ["x"]], "env": ["X=1"] },
+        "b": { "command": "b", "args": "-y x" } } }"#;
+    user_home.write(".cursor/mcp.json", text);
+    let done = user_home.weir(&["init", "--from", "cursor"]);
+    let text = user_home.read("project/weir.toml");
+    assert!(text.contains("second") && !text.contains("first"), "{text}");
+    for said in [
+        "a: an element of `args` is not imported: it is not a string",
+        "a: `env` is not imported: it is not a table",
+        "b: `args` is not imported: it is not a list",
+    ] {
+        assert!(done.err.contains(said), "{said}: {}", done.err);
+    }
+}
+
 #[test]
 fn printed_it_writes_nothing_and_secrets_are_variables() {
     let user_home = UserHome::with(named("zed"));

@@ -179,6 +179,70 @@ proptest! {
     }
 
     #[test]
+    fn listed_resource_is_reached_by_each_spelling_that_clients_derive_from_it(
+        own in "(file|https|db|note|FILE)://(Host)?/[a-cA-C .~é|'()+-]{0,8}(/[a-c0-9 %]{1,5}){0,2}[?]?[a-c=é ]{0,4}",
+    ) {
+        // Parsers remove spaces at the end, so such a URI is not listed.
+        prop_assume!(!own.ends_with(' '));
+        let catalog = catalog(&UPSTREAMS);
+        catalog.lists("a", Kind::Resource, &[&own]);
+        // Other upstreams with the same origin do not make it ambiguous.
+        catalog.lists("b", Kind::Template, &["file:///{+path}", "https://host/{+path}"]);
+        let view = catalog.seen(&["*"], &[]);
+        let listed = view.resolve(Kind::Resource, &own).expect("listed");
+        let parsed = url::Url::parse(&own).map(String::from);
+        let lower_case = |uri: &str| {
+            let mut parts = uri.split('%');
+            let first = parts.next().unwrap_or_default().to_owned();
+            parts.fold(first, |all, part| match part.get(..2) {
+                Some(digits) if digits.bytes().all(|it| it.is_ascii_hexdigit()) => {
+                    format!("{all}%{}{}", digits.to_ascii_lowercase(), &part[2..])
+                }
+                _ => format!("{all}%{part}"),
+            })
+        };
+        // What a client has parsed and written, also with `encodeURI` of JavaScript.
+        let encoded: String = own.chars().fold(String::new(), |mut all, letter| {
+            match letter.is_ascii_alphanumeric() || "-_.!~*'();/?:@&=+$,#".contains(letter) {
+                true => all.push(letter),
+                false => letter.to_string().bytes().for_each(|it| all += &format!("%{it:02X}")),
+            }
+            all
+        });
+        let spellings = [Some(own.clone()), parsed.clone().ok(), parsed.ok().as_deref().map(lower_case)];
+        for spelling in spellings.into_iter().flatten() {
+            let found = view.resolve_uri(&spelling);
+            prop_assert_eq!(found.as_ref(), Some(&listed), "{} for {}", spelling, own);
+        }
+        // An escape is an escape for `encodeURI`, too, so this is another URI.
+        if url::Url::parse(&own).is_ok() && !has_escape(&own) {
+            let found = view.resolve_uri(&encoded);
+            prop_assert_eq!(found.as_ref(), Some(&listed), "{} for {}", encoded, own);
+        }
+    }
+
+    #[test]
+    fn listed_template_is_reached_by_its_expansions(
+        scheme in "file|https|db|note",
+        literal in "[a-c é|~]{1,5}",
+        expression in prop::sample::select(vec!["{v}", "{+v}", "{v:3}", "{v*}", "x{?v}", "x{?q,v}", "{.v}", "x{#v}", "{v}{&q}"]),
+        value in "[a-zA-Z0-9_~é😀!()-]{1,12}",
+    ) {
+        let template = format!("{scheme}://{}/{}/{expression}", if scheme == "file" { "" } else { "h" }, literal.trim());
+        prop_assume!(!literal.trim().is_empty() && template::is_usable(&template));
+        let catalog = catalog(&UPSTREAMS);
+        catalog.lists("a", Kind::Template, &[&template]);
+        let uri = expansion::expand(&template, |_| expansion::VariableValue::Queried(&value));
+        let uri = uri.expect("a variable").uri;
+        // Some text has no normal form, which docs/resource-uris.md says.
+        prop_assume!(CanonicalUri::parse(&uri).is_ok());
+        let owner = catalog.seen(&["*"], &[]).owner(&uri);
+        prop_assert_eq!(owner.as_deref(), Some("a"), "{} of {}", uri, template);
+        let route = catalog.seen(&["*"], &[]).route(&uri);
+        prop_assert!(matches!(route, UriRoute::Template(_)), "{} of {}: {:?}", uri, template, route);
+    }
+
+    #[test]
     fn a_view_changes_exactly_when_something_its_role_can_see_has_changed(
         kind in kinds(),
         roles in prop::collection::vec(roles(), 1..4),
@@ -206,4 +270,9 @@ proptest! {
             }
         }
     }
+}
+
+fn has_escape(uri: &str) -> bool {
+    let is_escape = |part: &str| part.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
+    uri.split('%').skip(1).any(is_escape)
 }

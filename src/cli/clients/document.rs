@@ -22,6 +22,22 @@ pub(in crate::cli) enum Format {
     Toml,
 }
 
+/// Extensions of JSON that a client's parser reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) struct JsonDialect {
+    /// Comments.
+    pub(in crate::cli) comments: bool,
+    /// Commas behind the last member or element.
+    pub(in crate::cli) trailing_commas: bool,
+}
+
+impl JsonDialect {
+    /// JSON of RFC 8259.
+    pub(in crate::cli) const STRICT: Self = Self { comments: false, trailing_commas: false };
+    /// All extensions.
+    pub(in crate::cli) const TOLERANT: Self = Self { comments: true, trailing_commas: true };
+}
+
 /// Value of either format.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::cli) enum DocumentValue {
@@ -131,10 +147,11 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
 pub(in crate::cli) fn parse(
     text: &str,
     format: Format,
+    dialect: JsonDialect,
     path: &Path,
 ) -> Result<DocumentValue, Failure> {
     match format {
-        Format::Json => parse_json(text).map_err(|error| not_json(path, &error)),
+        Format::Json => parse_json(text, dialect).map_err(|error| not_json(path, &error)),
         Format::Toml => {
             let document: DocumentMut =
                 text.parse().map_err(|error| not_toml(path, text, &error))?;
@@ -156,9 +173,13 @@ pub(in crate::cli) fn detect_format(path: &Path, text: &str) -> Format {
 
 /// Options of the JSON parser: as tolerant as the most tolerant client.
 pub(in crate::cli) fn json_options() -> ParseOptions {
+    options_of(JsonDialect::TOLERANT)
+}
+
+fn options_of(dialect: JsonDialect) -> ParseOptions {
     ParseOptions {
-        allow_comments: true,
-        allow_trailing_commas: true,
+        allow_comments: dialect.comments,
+        allow_trailing_commas: dialect.trailing_commas,
         allow_loose_object_property_names: false,
         allow_missing_commas: false,
         allow_single_quoted_strings: false,
@@ -170,8 +191,12 @@ pub(in crate::cli) fn json_options() -> ParseOptions {
     }
 }
 
-fn parse_json(text: &str) -> Result<DocumentValue, jsonc_parser::errors::ParseError> {
-    let parsed = jsonc_parser::parse_to_ast(text, &CollectOptions::default(), &json_options())?;
+fn parse_json(
+    text: &str,
+    dialect: JsonDialect,
+) -> Result<DocumentValue, jsonc_parser::errors::ParseError> {
+    let options = options_of(dialect);
+    let parsed = jsonc_parser::parse_to_ast(text, &CollectOptions::default(), &options)?;
     Ok(parsed.value.map_or(DocumentValue::Null, from_json))
 }
 

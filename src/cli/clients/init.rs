@@ -15,9 +15,10 @@ use toml_edit::{DocumentMut, Item, Table};
 
 use crate::cli::clients::McpClient;
 use crate::cli::clients::connect::is_weir_entry;
-use crate::cli::clients::document::{self, DocumentValue};
+use crate::cli::clients::document::{self, DocumentValue, JsonDialect};
 use crate::cli::clients::places::{self, Scope};
 use crate::cli::clients::server::{self, ClientServer, ServerSection};
+use crate::cli::clients::server_lists::{ServerLists, names_of_project};
 use crate::cli::clients::variables::{self, TranslateContext};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output::render::{counted, sanitize_line};
@@ -37,7 +38,8 @@ pub(crate) struct Args {
     /// user's), or a file.
     ///
     /// Literal tokens and passwords are moved to separate files in `secrets` beside the
-    /// configuration. The client's file is only read.
+    /// configuration. The client's file is only read, as the client itself reads it: a server that
+    /// it has disabled becomes a disabled upstream, and what is left out is said.
     #[arg(long, value_name = "CLIENT|FILE")]
     from: Option<String>,
     /// The configuration to write, instead of weir.toml in the folder.
@@ -160,7 +162,13 @@ fn import(from: &str, args: &Args) -> Result<(), Failure> {
         true => SecretStore::Variables(Vec::new()),
         false => SecretStore::Files(Vec::new()),
     };
-    let found = collect(&sources, known, &folder, &mut messages);
+    let settings = match known {
+        Some(client) => read_settings_files(client, &folder)?,
+        None => Vec::new(),
+    };
+    let documents = sources.iter().map(|source| &source.document).chain(&settings);
+    let lists = ServerLists::read(&documents.collect::<Vec<_>>(), &folder);
+    let found = collect(&sources, known, &folder, &lists, &mut messages);
     let upstreams = convert(&found, &mut store, &mut messages);
     if upstreams.is_empty() {
         let places: Vec<_> = sources.iter().map(|one| one.path.display().to_string()).collect();
@@ -273,7 +281,7 @@ fn read_client_files(
             continue;
         }
         if let Some(written) = document::read(&path)? {
-            let document = document::parse(&written.text, client.format, &path)?;
+            let document = document::parse(&written.text, client.format, client.dialect, &path)?;
             let project = (scope == Scope::Project).then(|| folder.to_owned());
             sources.push(ImportFile { path, scope: Some(scope), project, document });
         }
@@ -287,6 +295,21 @@ fn read_client_files(
         )));
     }
     Ok(sources)
+}
+
+/// Reads the other files in which a client enables and disables servers.
+fn read_settings_files(
+    client: &'static McpClient,
+    folder: &Path,
+) -> Result<Vec<DocumentValue>, Failure> {
+    let mut documents = Vec::new();
+    for path in places::settings_files(client, folder) {
+        if let Some(written) = document::read(&path)? {
+            let parsed = document::parse(&written.text, client.format, client.dialect, &path)?;
+            documents.push(parsed);
+        }
+    }
+    Ok(documents)
 }
 
 /// Reads the file that `--from` names.
@@ -304,7 +327,7 @@ fn read_named_file(path: &Path) -> Result<ImportFile, Failure> {
         )));
     };
     let format = document::detect_format(path, &written.text);
-    let document = document::parse(&written.text, format, path)?;
+    let document = document::parse(&written.text, format, JsonDialect::TOLERANT, path)?;
     let project = places::project_of(path);
     Ok(ImportFile { path: path.to_owned(), scope: None, project, document })
 }
@@ -314,13 +337,16 @@ fn collect<'a>(
     sources: &'a [ImportFile],
     known: Option<&'static McpClient>,
     folder: &Path,
+    lists: &ServerLists,
     messages: &mut Vec<String>,
 ) -> Vec<FoundServer<'a>> {
     let mut all = Vec::new();
+    let of_project: BTreeSet<_> =
+        sources.iter().flat_map(|it| names_of_project(&it.document, folder)).collect();
     let mut names = BTreeSet::new();
     for file in sources {
         let scope = file.scope.map_or(String::new(), |scope| format!(" ({scope})"));
-        let section = server::find(&file.document, known, &file.path, folder);
+        let section = server::find(&file.document, known, &file.path, folder, lists);
         let count = section.as_ref().map_or(0, |section| section.servers.len());
         let count = counted(count as u64, "server");
         messages.push(format!("read {}{scope}: {count}", file.path.display()));
@@ -329,6 +355,11 @@ fn collect<'a>(
             format!("  `{key}` of this file is left out: servers are read from one key of a file")
         }));
         for (name, server) in servers {
+            if file.scope == Some(Scope::Project) && of_project.contains(&name) {
+                let text = "the user's server for this project is used, not the project's";
+                messages.push(format!("  {name}: {text}"));
+                continue;
+            }
             if !names.insert(name.clone()) {
                 messages.push(format!("  {name}: the project's server is used, not the user's"));
                 continue;

@@ -38,6 +38,15 @@ pub(in crate::cli) fn file(client: &McpClient, scope: Scope, project: &Path) -> 
     moved.or_else(|| Some(root_folder(root)?.join(file)))
 }
 
+/// Returns the other files of a client that enable and disable servers, the one that counts most
+/// first.
+pub(in crate::cli) fn settings_files(client: &McpClient, project: &Path) -> Vec<PathBuf> {
+    let in_project = client.settings_files.iter().map(|file| project.join(file));
+    let home = home().filter(|_| !client.settings_files.is_empty());
+    let in_home = home.map(|home| home.join(".claude/settings.json"));
+    in_project.chain(in_home).collect()
+}
+
 /// Returns the folder of the project that a file belongs to; `None` if it is not a project's file,
 /// or the user's own file.
 pub(in crate::cli) fn project_of(path: &Path) -> Option<PathBuf> {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::document::{DocumentValue, Format};
+use super::server_lists::{ServerLists, of_project};
 use super::{ANY, CLIENTS, McpClient, TimeoutUnit};
 use KeyUse::{Any, Http, Process, Unsupported};
 
@@ -108,11 +109,13 @@ pub(in crate::cli) struct ServerSection {
 
 /// Finds the servers in a document of any client; `None` if it has no key for servers. `folder` is
 /// the current folder: Claude Code stores the servers of single projects beside the global ones.
+/// `lists` are those in which the client enables and disables servers.
 pub(in crate::cli) fn find(
     document: &DocumentValue,
     known: Option<&'static McpClient>,
     path: &Path,
     folder: &Path,
+    lists: &ServerLists,
 ) -> Option<ServerSection> {
     let at = |keys: &[&str]| {
         let found = keys.iter().try_fold(document, |value, key| value.get(key))?;
@@ -129,36 +132,32 @@ pub(in crate::cli) fn find(
     let unread = unread.map(|(keys, _)| keys.join(".")).collect();
     let key = known_key.map(|[key]| key).or(keys.and_then(|keys| keys.last().copied()));
     let key = key.unwrap_or(ANY.key);
-    let here = document.get("projects").and_then(|all| all.get(&folder.display().to_string()));
-    let here = here.and_then(|project| project.get(ANY.key)).filter(|_| key == ANY.key);
+    let here = of_project(document, folder).and_then(|project| project.get(ANY.key));
+    let here = here.filter(|_| key == ANY.key);
     if section.is_none() && here.is_none() {
         return None;
     }
-    let entries = || here.into_iter().chain(section).flat_map(DocumentValue::members);
+    let tables = || here.into_iter().chain(section);
+    let entries = || tables().flat_map(DocumentValue::members);
     let client =
         known.unwrap_or_else(|| guess_client(key, path, entries().map(|(_, entry)| entry)));
+    let is_shared = known.is_some_and(|it| it.project_file.is_some_and(|it| path.ends_with(it)));
     let mut servers: Vec<(String, Result<ClientServer, String>)> = Vec::new();
-    for (name, entry) in entries() {
+    for (table, name) in
+        tables().flat_map(|it| it.members().iter().map(move |(name, _)| (it, name)))
+    {
         // A project's own servers come first and hide global ones of the same name.
-        if !servers.iter().any(|(taken, _)| taken == name) {
-            let server =
-                read(name, entry, client).map(|server| apply_server_lists(server, document));
+        if !servers.iter().any(|(taken, _)| taken == name)
+            && let Some(entry) = table.get(name)
+        {
+            let server = read(name, entry, client).map(|mut server| {
+                server.enabled &= lists.enable(name, is_shared);
+                server
+            });
             servers.push((name.clone(), server));
         }
     }
     Some(ServerSection { servers, client, unread })
-}
-
-/// Applies the lists in which Gemini CLI enables and disables servers.
-fn apply_server_lists(mut server: ClientServer, document: &DocumentValue) -> ClientServer {
-    let listed = |key: &str| {
-        let list = document.get("mcp")?.get(key)?;
-        Some(list.elements().iter().any(|one| one.text().as_deref() == Some(&server.name)))
-    };
-    if listed("excluded") == Some(true) || listed("allowed") == Some(false) {
-        server.enabled = false;
-    }
-    server
 }
 
 /// Guesses the client of a file: by the key of its servers, by its path, and by keys that only one
@@ -229,6 +228,13 @@ pub(in crate::cli) fn read(
         let list = keys.iter().find_map(|key| entry.get(key));
         list.map(|list| list.elements().iter().filter_map(DocumentValue::text).collect::<Vec<_>>())
     };
+    for key in ALLOW_KEYS.iter().chain(&DENY_KEYS) {
+        let is_list =
+            |it: &DocumentValue| matches!(it, DocumentValue::List(_) | DocumentValue::Null);
+        if entry.get(key).is_some_and(|list| !is_list(list)) {
+            not_imported.push(format!("`{key}` is not imported: it is not a list"));
+        }
+    }
     let enabled = entry.get("enabled") != Some(&DocumentValue::Bool(false))
         && entry.get("disabled") != Some(&DocumentValue::Bool(true));
     for (key, _) in entry.members().iter().filter(|(_, value)| is_significant(value)) {
@@ -272,11 +278,19 @@ fn process(
     program: &DocumentValue,
     not_imported: &mut Vec<String>,
 ) -> ServerTransport {
+    if program.get("args").is_some_and(|args| !matches!(args, DocumentValue::List(_))) {
+        not_imported.push("`args` is not imported: it is not a list".to_owned());
+    }
     let args = program.get("args").into_iter().flat_map(DocumentValue::elements);
+    let args: Vec<_> = args.map(DocumentValue::text).collect();
+    if args.contains(&None) {
+        let text = "an element of `args` is not imported: it is not a string";
+        not_imported.push(text.to_owned());
+    }
     let pass_env = entry.get("env_vars").into_iter().flat_map(DocumentValue::elements);
     ServerTransport::Process {
         command,
-        args: args.filter_map(DocumentValue::text).collect(),
+        args: args.into_iter().flatten().collect(),
         env: pairs(program, "env", not_imported),
         pass_env: pass_env.filter_map(|one| one.text().or_else(|| text(one, "name"))).collect(),
         cwd: text(entry, "cwd"),
@@ -344,7 +358,11 @@ fn pairs(
     key: &str,
     not_imported: &mut Vec<String>,
 ) -> Vec<(String, String)> {
-    let members = entry.get(key).map(DocumentValue::members).unwrap_or_default();
+    let table = entry.get(key).filter(|table| **table != DocumentValue::Null);
+    if table.is_some_and(|table| !table.is_table()) {
+        not_imported.push(format!("`{key}` is not imported: it is not a table"));
+    }
+    let members = table.map(DocumentValue::members).unwrap_or_default();
     let mut pairs = Vec::new();
     for (name, value) in members {
         match value.text() {

@@ -6,7 +6,7 @@ use crate::app;
 use crate::cli::query::oneshot::{OneShotGateway, describe_connection};
 use crate::cli::query::required_upstreams::NameMeaning;
 use crate::config::{Config, UpstreamConfig, UpstreamSummary, nearest};
-use crate::mcp::definition::item::Item;
+use crate::mcp::definition::item::{Item, ItemDefect};
 use crate::mcp::kind::Kind;
 use crate::upstream::ConnectionStatus;
 use crate::upstream::health::status_report::State;
@@ -83,7 +83,11 @@ pub(super) async fn search<'c>(
                 let text = format!("{} {CUT}: {limit} of {}", upstream.name(), kind.list_method());
                 found.unread.push(StatementTopic::Listed.bad(text));
             }
-            for item in listing.items {
+            for item in listing.items.into_iter().chain(listing.omitted) {
+                // Of two items of one name the first is used, and an element without one has none.
+                if let Some(ItemDefect::Duplicate | ItemDefect::Unnamed(_)) = item.defect {
+                    continue;
+                }
                 let key = exports.public_key(&naming, kind, &item.key);
                 let (is_it, known) = match own {
                     Some(own) => (*item.key == *own, format!("{}/{}", upstream.name(), item.key)),

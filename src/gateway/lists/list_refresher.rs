@@ -418,7 +418,8 @@ impl ListRefresher {
         let mut result = Ok(());
         for (kind_in_topic, kind) in kinds.enumerate() {
             let before = self.last_lists.lock().snapshots[kind.index()].clone();
-            let listing = match stable_list::list(&self.upstream, kind, before.as_deref()).await {
+            let mut listing = match stable_list::list(&self.upstream, kind, before.as_deref()).await
+            {
                 Ok(listing) => listing,
                 Err(error) => {
                     warn!(upstream = %name, %kind, %error, "list request failed, last list stays");
@@ -432,6 +433,7 @@ impl ListRefresher {
             if let Some(limit) = &listing.truncated {
                 warn!(upstream = %name, %kind, limit, "list truncated");
             }
+            listing.items.append(&mut listing.omitted);
             let digest = list_cache::digest(&listing.items);
             let items = listing.items.iter().filter(|item| item.defect.is_none()).count();
             refreshed.items[kind_in_topic] = items;

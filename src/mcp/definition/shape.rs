@@ -14,12 +14,14 @@
 //! Repairs: an optional member that is `null` is removed (the schemas have no null); a member that
 //! only decorates or describes ([`Presence::Removable`]) is removed if it is malformed; a tool
 //! without `inputSchema`, or one without its `type`, gets an object; a resource or template without
-//! a name gets its URI as name.
+//! a name gets its URI as name; an empty array where only an object may be becomes an empty object
+//! (see [`empty_objects`]).
 //!
 //! Invariants: a definition that fits keeps every byte; a repaired one fits. The size of a
 //! definition is bounded by that of its item, and each level of it is read once per level of the
 //! table.
 
+mod empty_objects;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -168,6 +170,13 @@ const ANNOTATIONS: &[Member] = &[
     removable("lastModified", Timestamp),
 ];
 
+/// Members that are left out before an item is, in this order. What a user or a client decides by
+/// is not among them: the description, the annotations and `_meta`.
+pub const DISPENSABLE: [&str; 2] = ["outputSchema", "icons"];
+
+/// Members of a tool that are JSON schemas.
+const SCHEMAS: [&str; 2] = ["inputSchema", "outputSchema"];
+
 fn table(kind: Kind) -> &'static [&'static [Member]] {
     match kind {
         Kind::Prompt => &[ANY_ITEM, PROMPT],
@@ -182,16 +191,47 @@ fn table(kind: Kind) -> &'static [&'static [Member]] {
 /// Compares the definition of an item with the shape that clients of every revision can read; `key`
 /// is its name or URI. Returns a definition to publish in its place, or `None` if it fits as it is.
 pub fn conform(kind: Kind, key: &str, definition: &Object) -> Result<Option<Object>, InvalidShape> {
-    if let Some(mismatch) = text::unreadable(&definition.to_bytes()) {
-        return Err(InvalidShape::of(mismatch));
-    }
     let mut definition = definition.clone();
+    let mut is_repaired = false;
+    let mut dispensable = DISPENSABLE.iter();
+    while let Some(mismatch) = text::unreadable(&definition.to_bytes()) {
+        let present = dispensable.find(|name| definition.take(name).is_some());
+        present.ok_or(InvalidShape::of(mismatch))?;
+        is_repaired = true;
+    }
     let is_nameless = definition.get("name").is_none_or(|name| name == "null");
     if is_nameless && !kind.has_name() {
         definition.set("name", json::quote(key));
     }
-    let is_repaired = repair(&mut definition, table(kind))?;
-    Ok((is_repaired || is_nameless).then_some(definition))
+    is_repaired |= is_nameless;
+    for name in SCHEMAS.iter().filter(|_| kind == Kind::Tool) {
+        let schema = definition.get_bytes(name);
+        if let Some(schema) = schema.as_ref().and_then(empty_objects::repaired) {
+            definition.set(*name, schema);
+            is_repaired = true;
+        }
+    }
+    is_repaired |= repair(&mut definition, table(kind))?;
+    Ok(is_repaired.then_some(definition))
+}
+
+/// Describes how [`conform`] changed a definition; empty if it only removed members that are null.
+pub fn describe_repairs(old: &Object, new: &Object) -> String {
+    let is_present = |raw: &&str| *raw != "null";
+    let added = new.keys().filter(|name| !old.has(name));
+    let repairs = old.keys().chain(added).filter_map(|name| {
+        match (old.get(name).filter(is_present), new.get(name)) {
+            (None, None) => None,
+            (Some(_), None) => Some(format!("`{name}` is left out")),
+            (None, Some(_)) => Some(format!("`{name}` is added")),
+            (Some(old), Some(new)) => (old != new).then(|| format!("`{name}` is repaired")),
+        }
+    });
+    let repairs: Vec<_> = repairs.collect();
+    match repairs.is_empty() {
+        true => String::new(),
+        false => format!("{}, so that every client can read it", repairs.join(", ")),
+    }
 }
 
 /// Whether every client can parse the strings and numbers of a JSON text.
@@ -229,6 +269,10 @@ fn repair(object: &mut Object, table: &[&[Member]]) -> Result<bool, InvalidShape
 impl Shape {
     /// Compares a value with this shape. Returns a replacement, or `None` if it fits.
     fn fit(&self, value: &Bytes) -> Result<Option<Bytes>, InvalidShape> {
+        if matches!(self, Schema | Map(_) | Record(_)) && json::is_empty_array(value) {
+            let object = Bytes::from_static(b"{}");
+            return Ok(Some(self.fit(&object)?.unwrap_or(object)));
+        }
         let raw = std::str::from_utf8(value).unwrap_or_default();
         let string = || json::decode_string(raw);
         let is_schema =

@@ -34,7 +34,7 @@ impl HandshakeInfo {
     /// Reads the members of the handshake's result that have the same meaning in both eras.
     pub(crate) fn read(revision: Revision, result: &Object) -> Self {
         let declared = result.get_object("capabilities").unwrap_or_default();
-        let of_topic = |topic: ListTopic| declared.get_object(topic.capability());
+        let of_topic = |topic: ListTopic| declared.get_object_or_empty_array(topic.capability());
         let list_changed = |topic: ListTopic| {
             of_topic(topic).is_some_and(|about| about.get("listChanged") == Some("true"))
         };

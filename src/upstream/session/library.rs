@@ -46,7 +46,7 @@ impl LibraryConnection {
         for definition in self.library.definitions() {
             match Item::parse(Kind::Prompt, definition) {
                 Ok(item) => listing.items.push(item),
-                Err(bad) => tracing::warn!(upstream = %name, %bad, "invalid list item omitted"),
+                Err(bad) => tracing::warn!(upstream = %name, %bad, "invalid prompt omitted"),
             }
         }
         listing

@@ -5,7 +5,8 @@
 //! endless list ends at a limit. The items read until then are used, and the listing names the
 //! limit.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +16,7 @@ use crate::cpu_bound;
 use crate::json::{self, Elements, Object};
 use crate::jsonrpc::code;
 use crate::mcp::call::{Payload, ResponseOutcome};
-use crate::mcp::definition::item::Item;
+use crate::mcp::definition::item::{Item, ItemDefect};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::upstream::message::{TransportError, error_code, error_text};
@@ -24,8 +25,8 @@ use crate::upstream::{Error, Listing, UpstreamLimits};
 /// Maximum number of consecutive pages without a new item.
 const MAX_STALE_PAGES: usize = 3;
 
-/// Maximum number of invalid items per page that are logged one by one.
-const MAX_LOGGED_ITEMS: usize = 10;
+/// Maximum number of omitted elements of a list that are recorded.
+const MAX_OMITTED: usize = 1_000;
 
 /// Reads one list, page by page.
 pub(crate) struct ListPager<'a, F> {
@@ -36,6 +37,12 @@ pub(crate) struct ListPager<'a, F> {
     pub(crate) limits: &'a UpstreamLimits,
     /// Timeout of all pages together.
     pub(crate) time: Duration,
+}
+
+/// Place of an item in a list that is being read.
+struct ItemPlace {
+    page: usize,
+    index: usize,
 }
 
 /// Result of reading the pages.
@@ -70,8 +77,8 @@ where
 
     async fn read_pages(&self, deadline: Instant) -> Result<PagesOutcome, TransportError> {
         let mut listing = Listing::default();
-        let mut seen: HashSet<Box<str>> = HashSet::new();
-        let (mut cursor, mut bytes, mut stale) = (None, 0, 0);
+        let mut seen: HashMap<Box<str>, ItemPlace> = HashMap::new();
+        let (mut cursor, mut bytes, mut stale, mut elements) = (None, 0, 0, 0);
         for page_number in 1.. {
             let page = timeout_at(deadline, (self.read_page)(cursor.clone()));
             let page = match page.await {
@@ -104,7 +111,7 @@ where
             listing.is_private |= page.get("cacheScope") == Some("\"private\"");
             let known_items = listing.items.len();
             cpu_bound::run_on_bytes(page.text_len(), || {
-                self.add_items(&page, &mut listing, &mut seen)
+                self.add_items(&page, &mut listing, &mut seen, &mut elements)
             })?;
             stale = if listing.items.len() > known_items { 0 } else { stale + 1 };
 
@@ -134,13 +141,15 @@ where
         Ok(PagesOutcome::Done(listing))
     }
 
-    /// Adds the new and well-formed items of a page. A missing or null list counts as empty: some
-    /// servers send it so.
+    /// Adds the new and usable items of a page, and the other elements to those that are omitted.
+    /// `elements` counts those of all pages. A missing or null list counts as empty: some servers
+    /// send it so.
     fn add_items(
         &self,
         page: &Object,
         listing: &mut Listing,
-        seen: &mut HashSet<Box<str>>,
+        seen: &mut HashMap<Box<str>, ItemPlace>,
+        elements: &mut usize,
     ) -> Result<(), TransportError> {
         let member = self.kind.list_member();
         let items = match page.get_bytes(member).filter(|list| list != "null") {
@@ -148,31 +157,42 @@ where
                 .ok_or_else(|| TransportError::Protocol(format!("`{member}` is not an array")))?,
             None => Elements::default(),
         };
-        let (upstream, kind) = (self.name, self.kind);
-        let mut omitted = 0_usize;
+        let Listing { items: known, omitted, pages, .. } = listing;
+        let mut more = 0_usize;
         for definition in items {
             // One item more than allowed shows that the limit cuts something off.
-            if listing.items.len() > self.limits.max_items {
+            if known.len() > self.limits.max_items {
                 break;
             }
+            *elements += 1;
             // The item outlives its page by far, so it must not keep the page in memory.
-            match Item::parse(self.kind, Bytes::copy_from_slice(&definition)) {
-                Ok(item) => {
-                    if seen.insert(item.key.clone()) {
-                        listing.items.push(item);
+            let mut item = Item::parse(self.kind, Bytes::copy_from_slice(&definition))
+                .unwrap_or_else(|bad| Item::unnamed(self.kind, *elements, bad));
+            if item.defect.is_none() {
+                match seen.entry(item.key.clone()) {
+                    Entry::Vacant(entry) => {
+                        entry.insert(ItemPlace { page: *pages, index: known.len() });
+                        known.push(item);
+                        continue;
                     }
-                }
-                Err(bad) => {
-                    omitted += 1;
-                    if omitted <= MAX_LOGGED_ITEMS {
-                        tracing::warn!(%upstream, %kind, %bad, "invalid list item omitted");
+                    // A list that changes between two pages may have an item on both.
+                    Entry::Occupied(entry)
+                        if entry.get().page != *pages
+                            && known[entry.get().index].definition == item.definition =>
+                    {
+                        continue;
                     }
+                    Entry::Occupied(_) => item.defect = Some(ItemDefect::Duplicate),
                 }
             }
+            match omitted.len() < MAX_OMITTED {
+                true => omitted.push(item.without_definition()),
+                false => more += 1,
+            }
         }
-        if omitted > MAX_LOGGED_ITEMS {
-            let more = omitted - MAX_LOGGED_ITEMS;
-            tracing::warn!(%upstream, %kind, more, "more invalid list items omitted");
+        if more > 0 {
+            let (upstream, kind) = (self.name, self.kind);
+            tracing::warn!(%upstream, %kind, more, "more unusable list items omitted");
         }
         Ok(())
     }

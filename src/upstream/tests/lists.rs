@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::mcp::definition::item::ItemDefect;
 use crate::mcp::kind::Kind;
 use crate::mcp::revision::Era;
-use crate::upstream::testing::{Peer, TestTransport, World, discovered, settings};
+use crate::upstream::testing::{Peer, TestTransport, World, discovered, initialized, settings};
 use crate::upstream::{Error, Listing};
 
 type Listed = tokio::task::JoinHandle<Result<Listing, Error>>;
@@ -54,7 +55,27 @@ async fn all_pages_are_read_and_cursors_go_back_as_they_came() {
     peer.answer(&third, page(&["d"], None)).await;
     let listing = end(listed).await.expect("a list");
     assert_eq!(keys(&listing), ["a", "b", "c", "d"]);
+    let omitted: Vec<_> = listing.omitted.iter().map(|item| &*item.key).collect();
+    assert_eq!(omitted, ["number 5 of the list", "number 6 of the list"]);
     assert_eq!((listing.truncated, listing.ttl), (None, Some(Duration::from_secs(2))));
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn second_item_of_one_name_is_omitted_unless_two_pages_overlap() {
+    let (world, mut peer, listed) = listing(Kind::Prompt).await;
+    let first = peer.read().await;
+    peer.answer(&first, page(&["a", "a", "b"], Some("n"))).await;
+    let second = peer.read().await;
+    let mut result = page(&["b"], None);
+    let other = json!({ "name": "a", "title": "another" });
+    result["prompts"].as_array_mut().expect("a list").push(other);
+    peer.answer(&second, result).await;
+    let listing = end(listed).await.expect("a list");
+    assert_eq!(keys(&listing), ["a", "b"]);
+    let omitted: Vec<_> = listing.omitted.iter().map(|item| (&*item.key, item.defect)).collect();
+    assert_eq!(omitted, [("a", Some(ItemDefect::Duplicate)); 2]);
+    assert!(listing.items[0].definition.get("title").is_none(), "the first one is used");
     world.finish().await;
 }
 
@@ -212,6 +233,39 @@ fn acknowledged(id: &Value) -> Value {
     let params = json!({ "_meta": meta, "notifications": { "promptsListChanged": true } });
     let method = "notifications/subscriptions/acknowledged";
     json!({ "jsonrpc": "2.0", "method": method, "params": params })
+}
+
+#[tokio::test(start_paused = true)]
+async fn topics_declared_by_empty_arrays_are_listed() {
+    for era in [Era::Modern, Era::Legacy] {
+        let mut world = World::start(settings(TestTransport::Stdio));
+        let mut peer = world.child().await;
+        let empty = json!({ "prompts": [], "tools": [], "resources": [] });
+        let mut opening = peer.read().await;
+        let mut result = discovered();
+        if era == Era::Legacy {
+            peer.refuse(&opening, -32601).await;
+            opening = peer.read().await;
+            result = initialized("2025-11-25");
+        }
+        result["capabilities"] = empty;
+        peer.answer(&opening, result).await;
+        if era == Era::Legacy {
+            assert_eq!(peer.read().await["method"], "notifications/initialized");
+        }
+        world.up().await;
+        for kind in Kind::ALL {
+            let upstream = world.upstream.clone();
+            let listed = world.tracker.spawn(async move { upstream.list(kind).await });
+            let request = peer.read().await;
+            assert_eq!(request["method"], kind.list_method());
+            let mut page = json!({});
+            page[kind.list_member()] = json!([]);
+            peer.answer(&request, page).await;
+            assert!(listed.await.expect("no panic").is_ok(), "{kind}");
+        }
+        world.finish().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -291,6 +291,18 @@ async fn subscribe_request(world: &mut World) -> Exchange {
 }
 
 #[tokio::test(start_paused = true)]
+async fn subscription_is_accepted_with_an_empty_array_as_its_result() {
+    let (world, mut peer) = stdio(Era::Legacy).await;
+    let dirty = PendingResourceUpdates::default();
+    let joining = join(&world, A, &dirty);
+    let request = peer.read().await;
+    assert_eq!(request["method"], "resources/subscribe");
+    peer.answer(&request, json!([])).await;
+    let _subscription = expect_accepted(joining).await;
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_was_unheard_while_the_stream_was_lost_counts_as_updated() {
     let mut world = World::start(settings(TestTransport::Http));
     let stream = legacy_http(&mut world, "s1").await;

@@ -288,7 +288,14 @@ impl Dispatcher {
             id => id.flatten(),
         };
         let broken = |text: &str| Err(broken_response(text.to_owned()));
+        let may_be_empty =
+            || id.and_then(|id| self.pending.with_context(id, |context| context.may_be_empty));
         let outcome = match (response.outcome, response.result) {
+            (ResponsePayload::Result(text), _)
+                if json::is_empty_array(&text) && may_be_empty() == Some(true) =>
+            {
+                Ok(ResponseOutcome::Result(Payload::Parsed(Object::new())))
+            }
             (ResponsePayload::Result(text), _) if !text.starts_with(b"{") => {
                 broken("its result is not an object")
             }
@@ -543,6 +550,36 @@ mod tests {
             dispatcher.dispatch(text.into(), None).expect("a notification");
         }
         assert_eq!(*dispatcher.changes.borrow(), ListChangeCounts([0, 2, 0]));
+    }
+
+    #[test]
+    fn messages_with_an_empty_array_of_parameters_are_read() {
+        let dispatcher = dispatcher();
+        let changed =
+            r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":[]}"#;
+        dispatcher.dispatch(changed.into(), None).expect("a notification");
+        assert_eq!(*dispatcher.changes.borrow(), ListChangeCounts([0, 1, 0]));
+        let ping = r#"{"jsonrpc":"2.0","id":"p","method":"ping","params":[]}"#;
+        assert_eq!(replies(&dispatcher, ping), [r#"{"jsonrpc":"2.0","id":"p","result":{}}"#]);
+    }
+
+    #[test]
+    fn empty_array_is_a_result_only_where_no_member_is_required() {
+        for may_be_empty in [true, false] {
+            let dispatcher = dispatcher();
+            let context = PendingContext { may_be_empty, ..PendingContext::default() };
+            let request = dispatcher.pending.open(context).expect("open");
+            let text = |result: &str| {
+                format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, request.id())
+            };
+            let is_result = |result: &str| {
+                let dispatched =
+                    dispatcher.dispatch(text(result).into(), None).expect("a response");
+                matches!(&dispatched.responses[..], [(_, Ok(ResponseOutcome::Result(_)))])
+            };
+            assert_eq!(is_result("[]"), may_be_empty);
+            assert!(is_result("{}") && !is_result("[1]"));
+        }
     }
 
     #[tokio::test]

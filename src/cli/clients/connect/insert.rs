@@ -8,7 +8,7 @@ use toml_edit::{DocumentMut, InlineTable, Item, Table};
 
 use crate::cli::clients::connect::EntryLocation;
 use crate::cli::clients::connect::entry::PLACEHOLDER;
-use crate::cli::clients::document::{self, DocumentValue, Format};
+use crate::cli::clients::document::{self, DocumentValue, Format, JsonDialect};
 use crate::cli::exit::Failure;
 
 /// Returns the text with an entry inserted; `None` if it contains the entry already. Another entry
@@ -19,7 +19,7 @@ pub(super) fn insert(
     entry: &DocumentValue,
     may_replace: &dyn Fn(&DocumentValue) -> bool,
 ) -> Result<Option<String>, Failure> {
-    let whole = document::parse(text, place.client.format, place.path)?;
+    let whole = document::parse(text, place.client.format, JsonDialect::TOLERANT, place.path)?;
     for (table, key) in
         [(Some(&whole), place.client.key), (whole.get(place.client.key), place.name)]
     {

@@ -144,12 +144,14 @@ impl StatusPage {
         // The state is in the first line already.
         let lists = UpstreamStatus { state: "up".to_owned(), ..it.clone() }.problems_for_clients();
         lists.iter().for_each(|why| self.line(indent, why));
-        for left_out in it.left_out.iter().take(MAX_LEFT_OUT) {
-            self.line(indent, &format!("left out: {left_out}"));
-        }
-        if let more @ 1.. = it.left_out.len().saturating_sub(MAX_LEFT_OUT) {
-            let text = format!("left out: {more} more; `weir status --json` lists them");
-            self.line(indent, &text);
+        for (what, lines) in [("left out", &it.left_out), ("altered", &it.altered)] {
+            for line in lines.iter().take(MAX_LEFT_OUT) {
+                self.line(indent, &format!("{what}: {line}"));
+            }
+            if let more @ 1.. = lines.len().saturating_sub(MAX_LEFT_OUT) {
+                let text = format!("{what}: {more} more; `weir status --json` lists them");
+                self.line(indent, &text);
+            }
         }
     }
 

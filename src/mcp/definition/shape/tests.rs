@@ -28,6 +28,12 @@ fn definition_that_fits_keeps_every_byte() {
             r#"{"uri":"file:///a b/é","name":"","mimeType":"x","size":9007199254740993,"annotations":{"audience":["user","assistant"],"priority":0.50,"lastModified":"2025-01-12T15:00:58Z"},"icons":[{"src":"data:image/png;base64,AA==","theme":"dark","sizes":["any"]}]}"#,
         ),
         (Kind::Template, r#"{"uriTemplate":"a:///{path}{?q*}","name":"n","_meta":{"x":1.0}}"#),
+        (
+            Kind::Tool,
+            r#"{"name":"a","inputSchema":{"type":"object","required":[],"properties":{"x":{"default":[],"enum":[[]],"items":[]}}},"icons":[],"_meta":{"x":[]},"novel":[]}"#,
+        ),
+        (Kind::Prompt, r#"{"name":"a","arguments":[],"_meta":{}}"#),
+        (Kind::Resource, r#"{"uri":"a:b","name":"n","annotations":{"audience":[]}}"#),
     ] {
         assert_eq!(conformed(kind, text), Ok(None), "{text}");
     }
@@ -74,10 +80,81 @@ fn definition_is_mended_where_that_is_safe() {
 }
 
 #[test]
+fn empty_array_in_place_of_an_object_becomes_an_empty_object() {
+    for (kind, text, expected) in [
+        (
+            Kind::Tool,
+            r#"{"name":"a","inputSchema":[],"annotations":[],"execution":[],"_meta":[ ],"outputSchema":[]}"#,
+            r#"{"name":"a","inputSchema":{"type":"object"},"annotations":{},"execution":{},"_meta":{},"outputSchema":{}}"#,
+        ),
+        (
+            Kind::Tool,
+            r#"{"name":"a","inputSchema":{"type":"object","properties":[]},"outputSchema":{"type":"object","properties":{"x":{"additionalProperties":[]}}}}"#,
+            r#"{"name":"a","inputSchema":{"type":"object","properties":{}},"outputSchema":{"type":"object","properties":{"x":{"additionalProperties":{}}}}}"#,
+        ),
+        (
+            Kind::Tool,
+            r#"{"name":"a","inputSchema":{"properties":{"x":[],"y":{"properties":[],"default":[]}}}}"#,
+            r#"{"name":"a","inputSchema":{"properties":{"x":{},"y":{"properties":{},"default":[]}},"type":"object"}}"#,
+        ),
+        (Kind::Prompt, r#"{"name":"a","_meta":[]}"#, r#"{"name":"a","_meta":{}}"#),
+        (
+            Kind::Resource,
+            r#"{"uri":"a:b","name":"n","annotations":[],"_meta":[],"inputSchema":[]}"#,
+            r#"{"uri":"a:b","name":"n","annotations":{},"_meta":{},"inputSchema":[]}"#,
+        ),
+        (
+            Kind::Template,
+            r#"{"uriTemplate":"a:{b}","name":"n","annotations":[]}"#,
+            r#"{"uriTemplate":"a:{b}","name":"n","annotations":{}}"#,
+        ),
+    ] {
+        assert_eq!(conformed(kind, text), Ok(Some(expected.to_owned())), "{text}");
+    }
+}
+
+#[test]
+fn unreadable_output_schema_and_icons_are_left_out_before_the_item_is() {
+    for (text, expected) in [
+        (
+            r#"{"name":"a","inputSchema":{"type":"object"},"outputSchema":{"title":"\ud800"},"icons":[]}"#,
+            Ok(r#"{"name":"a","inputSchema":{"type":"object"},"icons":[]}"#),
+        ),
+        (
+            r#"{"name":"a","inputSchema":{"type":"object"},"outputSchema":{},"icons":[{"src":"a:b","x":1e400}]}"#,
+            Ok(r#"{"name":"a","inputSchema":{"type":"object"}}"#),
+        ),
+        (
+            r#"{"name":"a","outputSchema":{"x":1e400},"_meta":{"x":1e400}}"#,
+            Err("a number is too large for a double"),
+        ),
+    ] {
+        let expected = expected.map(|text| Some(text.to_owned())).map_err(str::to_owned);
+        assert_eq!(conformed(Kind::Tool, text), expected, "{text}");
+    }
+}
+
+#[test]
+fn repairs_are_described_by_member() {
+    let described = |text: &str| {
+        let old = Object::parse(text.to_owned()).expect(text);
+        let new = conform(Kind::Tool, "a", &old).expect(text).expect("a repair");
+        describe_repairs(&old, &new)
+    };
+    assert_eq!(
+        described(r#"{"name":"a","annotations":[],"icons":7,"title":null}"#),
+        "`annotations` is repaired, `icons` is left out, `inputSchema` is added, so that every client can read it"
+    );
+    assert_eq!(described(r#"{"name":"a","inputSchema":{"type":"object"},"title":null}"#), "");
+}
+
+#[test]
 fn malformed_definition_is_named_by_its_member() {
     for (kind, text, expected) in [
         (Kind::Tool, r#"{"name":"a","title":7}"#, "`title` is not a string"),
-        (Kind::Tool, r#"{"name":"a","inputSchema":[]}"#, "`inputSchema` is not an object"),
+        (Kind::Tool, r#"{"name":"a","inputSchema":[7]}"#, "`inputSchema` is not an object"),
+        (Kind::Tool, r#"{"name":"a","annotations":[[]]}"#, "`annotations` is not an object"),
+        (Kind::Prompt, r#"{"name":"a","arguments":[[]]}"#, "`name` in `arguments` is missing"),
         (
             Kind::Tool,
             r#"{"name":"a","inputSchema":{"type":"string"}}"#,
@@ -188,6 +265,7 @@ fn uri_passes_if_every_reader_takes_it() {
         "http://a%20b/",
         "a:\u{7}",
         "a:b\n",
+        "file:///a ",
         "http://h|x/",
     ] {
         assert!(!uri::is_uri(bad), "{bad}");

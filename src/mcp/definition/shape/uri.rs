@@ -17,7 +17,8 @@ pub(super) fn is_uri(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
     let is_scheme =
         scheme.starts_with(|it: char| it.is_ascii_alphabetic()) && scheme.bytes().all(is_plain);
-    if !is_scheme || text.chars().any(char::is_control) {
+    // Some parsers remove spaces at the end, and clients then ask for another URI.
+    if !is_scheme || text.ends_with(' ') || text.chars().any(char::is_control) {
         return false;
     }
     match &*scheme.to_ascii_lowercase() {

@@ -143,7 +143,9 @@ impl LegacyDialect {
     ) -> (Arc<str>, Result<ResponseOutcome, TransportError>) {
         let mut params = Object::new();
         params.set("uri", json::quote(&uri));
-        let exchange = transport.exchange(Box::new(self.request(method, &params)));
+        let mut request = self.request(method, &params);
+        request.context.may_be_empty = true;
+        let exchange = transport.exchange(Box::new(request));
         let result = timeout(ACCEPT_TIMEOUT, exchange).await;
         let late = TransportError::Other(Error::TimedOut(ACCEPT_TIMEOUT));
         let result = result.unwrap_or(Err(late));
