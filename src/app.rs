@@ -202,7 +202,7 @@ impl App {
     pub fn reloader(
         &self,
         read: impl Fn(&CancellationToken) -> Result<Config, ConfigReport> + Send + Sync + 'static,
-        observer: impl Fn(&ReloadOutcome) + Send + Sync + 'static,
+        observer: impl Fn(&ReloadOutcome, &Config) + Send + Sync + 'static,
     ) -> Reloader {
         let (reloader, task) =
             ReloadTask::new(Arc::clone(&self.components), Arc::new(read), Box::new(observer));

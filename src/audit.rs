@@ -117,6 +117,8 @@ pub struct Audit(Option<Arc<Shared>>);
 
 /// State that all events share with the writer.
 struct Shared {
+    /// Path of the file; `None` for standard output.
+    path: Option<PathBuf>,
     arguments: Arguments,
     on_error: OnError,
     /// Bounded by [`QUEUE`]. When it is full, an entry is lost and counted, or its request waits,
@@ -173,7 +175,11 @@ impl Audit {
         let (queue, entries) = mpsc::channel(QUEUE);
         let counts = Arc::new(AuditCounts::default());
         let writer = Writer::open(settings, entries, Arc::clone(&counts))?;
+        // Absolute, because a reader may have another working directory.
+        let path = (settings.target != AuditTarget::Stdout).then(|| writer.path());
+        let path = path.map(|path| std::path::absolute(&path).unwrap_or(path));
         let shared = Shared {
+            path,
             arguments: settings.arguments,
             on_error: settings.on_error,
             queue,
@@ -218,6 +224,8 @@ impl Audit {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AuditStatus {
+    /// The file; `None` for standard output.
+    pub path: Option<PathBuf>,
     /// Entries that could not be written.
     pub lost: u64,
     /// Refusals of unauthenticated clients that exceeded the rate limit of the log.
@@ -229,8 +237,10 @@ pub struct AuditStatus {
 impl Audit {
     /// Returns the state of the log since the start; `None` if it is off.
     pub fn status(&self) -> Option<AuditStatus> {
-        let counts = &self.0.as_ref()?.counts;
+        let shared = self.0.as_ref()?;
+        let counts = &shared.counts;
         Some(AuditStatus {
+            path: shared.path.clone(),
             lost: counts.lost.total(),
             left_out: counts.left_out.total(),
             failing: counts.failing.load(Ordering::Relaxed),

@@ -187,29 +187,27 @@ impl Config {
     }
 
     /// Reads the addresses of a Weir process that runs with a file, whatever mistakes the file has
-    /// now. If the file cannot be read at all, the default state folder and the reason are
-    /// returned.
+    /// now. If a file is not TOML, what can be read of it and the report are returned, without the
+    /// configured address of the admin listener, which may be wrong then.
     pub fn listeners(path: &Path, options: &Options) -> (Listeners, Option<ConfigReport>) {
         let resolver = SecretResolver::new(&options.environment, &options.stop, false);
         let context = LoadContext { resolver, on_disk: false, only: Some(&[]) };
-        let read = |main: &ConfigFile| {
-            let read = reader::document::read_with_mistakes(main, &options.environment, |root| {
-                Listeners {
-                    server: root.table("server", |t| server::read_server(t, &context)),
-                    admin: root.table("admin", |t| admin::read_admin(t, &context)),
-                    state: root.table("state", |t| audit::read_state(t, &options.environment)),
-                }
-            })?;
-            Ok(read.0)
+        let environment = &options.environment;
+        let read = |root: &TableReader<'_>| Listeners {
+            server: root.table("server", |t| server::read_server(t, &context)),
+            admin: root.table("admin", |t| admin::read_admin(t, &context)),
+            state: root.table("state", |t| audit::read_state(t, environment)),
         };
-        match open(path).and_then(|main| read(&main)) {
-            Ok(listeners) => (listeners, None),
-            Err(report) => {
-                let defaults = read(&file(path, String::new())).expect("an empty text is TOML");
-                let admin = AdminConfig { enabled: false, ..defaults.admin };
-                (Listeners { admin, ..defaults }, Some(report))
-            }
-        }
+        let (main, report) = match open(path) {
+            Ok(main) => match reader::document::read_with_mistakes(&main, environment, read) {
+                Ok((listeners, _)) => return (listeners, None),
+                Err(report) => (main, report),
+            },
+            Err(report) => (file(path, String::new()), report),
+        };
+        let recovered = reader::document::read_recovered(&main, environment, read);
+        let admin = AdminConfig { enabled: false, ..recovered.admin };
+        (Listeners { admin, ..recovered }, Some(report))
     }
 
     fn from_file(
@@ -246,7 +244,7 @@ impl Config {
         let (roles, clients) =
             access::read_roles_and_clients(root, &server, &upstreams.names, options);
         let (auth, providers) = root.table("auth", |t| {
-            let providers = oidc::read_providers(t, &server, &roles);
+            let providers = oidc::read_providers(t, &server, &roles, options.now);
             let no_credentials = clients.is_empty() && providers.is_empty();
             (auth::read_auth(t, &server, &roles, no_credentials, options), providers)
         });

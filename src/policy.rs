@@ -10,6 +10,7 @@
 pub mod certificates;
 pub mod keys;
 pub mod limits;
+pub mod refusals;
 pub mod role;
 pub mod tokens;
 
@@ -27,6 +28,7 @@ use certificates::Certificates;
 pub use certificates::{Certificate, Validity};
 use keys::Keys;
 use limits::{Limit, Limits};
+pub use refusals::Refusals;
 use role::{Role, Roles};
 use tokens::{Fetch, TokenError, Tokens};
 
@@ -55,6 +57,8 @@ pub enum VerifiedCredential {
         provider: u64,
         /// Expiry of the token.
         until: SystemTime,
+        /// Time at which the token was issued, if it says it.
+        issued_at: Option<SystemTime>,
     },
 }
 
@@ -136,6 +140,23 @@ pub enum AuthError {
     TooManyRoles,
 }
 
+impl AuthError {
+    /// Returns the reason as one word, for the audit log: for a token the part that is wrong.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Missing => "no_credentials",
+            Self::Unknown => "unknown_key",
+            Self::Expired => "expired_key",
+            Self::Certificate => "certificate",
+            Self::TooMany { .. } => "too_many_attempts",
+            Self::Token(error) => error.into(),
+            Self::Scope(_) => "scope",
+            Self::Unverifiable => "no_provider_keys",
+            Self::TooManyRoles => "too_many_roles",
+        }
+    }
+}
+
 /// Settings of the policy.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
@@ -151,6 +172,8 @@ pub struct Settings {
     pub limits: Vec<Limit>,
     /// Identity providers with accepted tokens.
     pub providers: Vec<tokens::Settings>,
+    /// Refused users of the providers.
+    pub refusals: Refusals,
 }
 
 /// Client with the hashes of its keys and the names of its certificates.
@@ -258,7 +281,11 @@ impl Policy {
                 .map(|it| (it.name.clone(), it.principal()))
                 .collect(),
             limits: self.limits.with_limits(settings.limits),
-            tokens: self.tokens.with_providers(settings.providers, Arc::clone(&roles)),
+            tokens: self.tokens.with_providers(
+                settings.providers,
+                settings.refusals,
+                Arc::clone(&roles),
+            ),
             roles,
         }
     }
@@ -348,11 +375,22 @@ impl Policy {
             VerifiedCredential::Token { until, .. } if *until <= now => {
                 Err(TokenError::Expired.into())
             }
-            VerifiedCredential::Token { provider, .. } if !self.tokens.has(*provider) => {
-                Err(TokenError::Issuer.into())
-            }
             // The provider's statement still holds; the rules of the roles are looked up by name.
-            VerifiedCredential::Token { .. } => Ok(before.clone()),
+            VerifiedCredential::Token { provider, issued_at, .. } => {
+                self.tokens.check_refusals(*provider, before, *issued_at)?;
+                Ok(before.clone())
+            }
+        }
+    }
+
+    /// Returns the user that refused credentials name, if they are a token. Nothing of it was
+    /// verified.
+    pub fn claimed_user(&self, credentials: Credentials<'_>) -> Option<String> {
+        match credentials {
+            Credentials::Bearer(token) if !self.tokens.is_empty() && tokens::is_token(token) => {
+                self.tokens.claimed_user(token)
+            }
+            Credentials::Bearer(_) | Credentials::None => None,
         }
     }
 

@@ -25,8 +25,10 @@ impl LastReload {
 
     /// Records that the configuration of the files was refused.
     pub fn record_refusal(&self, why: String) {
-        let at = timestamp::format_rfc3339(SystemTime::now());
-        *self.0.lock() = Some(RefusedReload { at, why });
+        let mut last = self.0.lock();
+        let now = || timestamp::format_rfc3339(SystemTime::now());
+        let at = last.take().map_or_else(now, |before| before.at);
+        *last = Some(RefusedReload { at, why });
     }
 
     /// Returns the refused reload, if the last one was refused.

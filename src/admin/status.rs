@@ -69,10 +69,17 @@ pub struct Status {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RefusedReload {
-    /// Time of the reload.
+    /// Time of the first reload that was refused since one succeeded.
     pub at: String,
-    /// First error and its location.
+    /// First error and its location, of the last reload.
     pub why: String,
+}
+
+impl RefusedReload {
+    /// Returns the state of the configuration, in the wording that all commands use.
+    pub fn describe(&self) -> String {
+        format!("the file has been refused since {}, the former one is active", self.at)
+    }
 }
 
 /// Status of one upstream.

@@ -64,6 +64,7 @@ impl Changes {
         for (what, is_same) in [
             ("auth", before.auth == next.auth),
             ("limits", before.limits == next.limits),
+            ("log", before.log.level == next.log.level),
             (
                 "guard",
                 (&before.guard, before.pinning, &before.lock_file)
@@ -145,7 +146,7 @@ pub(super) fn applicable(
     keep(&mut kept, "server.tls", &was.tls, &mut is.tls);
     keep(&mut kept, "server.max_connections", &was.max_connections, &mut is.max_connections);
     keep(&mut kept, "server.max_buffered", &was.max_buffered, &mut is.max_buffered);
-    keep(&mut kept, "log", &before.log, &mut next.log);
+    keep(&mut kept, "log.format", &before.log.format, &mut next.log.format);
     keep(&mut kept, "state", &before.state, &mut next.state);
     keep(&mut kept, "admin", &before.admin, &mut next.admin);
     keep(&mut kept, "audit", &before.audit, &mut next.audit);

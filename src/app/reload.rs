@@ -24,8 +24,8 @@ use crate::config::{Config, ConfigReport, Severity, Warning};
 pub(super) type ConfigLoader =
     dyn Fn(&CancellationToken) -> Result<Config, ConfigReport> + Send + Sync;
 
-/// Callback for the outcome of each reload.
-pub(super) type ReloadObserver = dyn Fn(&ReloadOutcome) + Send + Sync;
+/// Callback for the outcome of each reload, with the configuration that is active then.
+pub(super) type ReloadObserver = dyn Fn(&ReloadOutcome, &Config) + Send + Sync;
 
 /// Handle that requests reloads. Cheap to clone.
 #[derive(Clone)]
@@ -95,7 +95,7 @@ impl ReloadTask {
             }
             let Some(outcome) = stop.run_until_cancelled(self.reload(&stop)).await else { return };
             log_outcome(&outcome);
-            (self.observer)(&outcome);
+            (self.observer)(&outcome, &self.components.config());
             for sender in waiting {
                 // The requester may have been cancelled.
                 let _ = sender.send(outcome.clone());

@@ -41,6 +41,11 @@ const MAX_OF_REPLICAS: usize = 1 << 16;
 const PAGE_BYTES: usize = 1 << 20;
 
 fn policy_settings(config: &config::Config) -> policy::Settings {
+    let mut refusals = policy::Refusals::default();
+    for config::ProviderConfig { tokens, blocked, not_before, .. } in &config.providers {
+        blocked.iter().for_each(|user| refusals.block(&tokens.name, user));
+        not_before.iter().for_each(|time| refusals.refuse_before(&tokens.name, *time));
+    }
     policy::Settings {
         anonymous_role: config.auth.anonymous.then(|| config.auth.anonymous_role.clone()),
         local_role: config.auth.anonymous_role.clone(),
@@ -48,6 +53,7 @@ fn policy_settings(config: &config::Config) -> policy::Settings {
         clients: config.clients.clone(),
         limits: config.limits.clone(),
         providers: config.providers.iter().map(|provider| provider.tokens.clone()).collect(),
+        refusals,
     }
 }
 
@@ -364,6 +370,8 @@ scopes_supported = ["s1"]
 scopes_required = ["s2"]
 algorithms = ["ES256"]
 jwks_uri = "https://keys.lan/k"
+blocked = ["eve"]
+not_before = 1970-01-01T00:01:00Z
 [upstreams.hub]
 command = "hub"
 args = ["a"]
@@ -548,6 +556,10 @@ transport = "sse"
             jwks_uri: Some(Uri::from_static("https://keys.lan/k")),
         };
         assert_eq!(settings.providers, [expected]);
+        let mut refusals = policy::Refusals::default();
+        refusals.block("corp", "eve");
+        refusals.refuse_before("corp", std::time::UNIX_EPOCH + Duration::from_secs(60));
+        assert_eq!(settings.refusals, refusals);
     }
 
     #[test]

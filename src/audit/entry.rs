@@ -183,6 +183,10 @@ pub(super) struct RequestDetails {
     pub(super) name: Option<Box<str>>,
     pub(super) decision: Option<AuditDecision>,
     pub(super) rule: Option<Box<str>>,
+    /// Reason why the client was not authenticated.
+    pub(super) reason: Option<&'static str>,
+    /// User that the refused token names, of which nothing was verified.
+    pub(super) claimed_user: Option<Box<str>>,
     /// Number of findings in the response.
     pub(super) flags: usize,
     pub(super) completion: Option<EventCompletion>,
@@ -306,6 +310,8 @@ impl RequestEntry {
             out.word("decision", decision.into());
         }
         out.text("rule", details.rule.as_deref());
+        out.text("reason", details.reason);
+        out.text("unverified_user", details.claimed_user.as_deref());
         out.number("flags", Some(details.flags).filter(|flags| *flags > 0));
         if let Some(arguments) = &details.arguments {
             out.begin("arguments");

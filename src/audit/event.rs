@@ -256,6 +256,15 @@ impl AuditEvent {
         });
     }
 
+    /// Records why the client was not authenticated, and the user that its token names, of which
+    /// nothing was verified.
+    pub fn set_refusal(&self, reason: &'static str, claimed_user: impl Fn() -> Option<String>) {
+        self.details(|details| {
+            details.reason = Some(reason);
+            details.claimed_user = claimed_user().map(String::into_boxed_str);
+        });
+    }
+
     /// Adds findings in a response that was forwarded nevertheless.
     pub fn add_findings(&self, findings: usize) {
         self.details(|details| details.flags += findings);

@@ -14,6 +14,7 @@ use super::output;
 use crate::app::App;
 use crate::audit::verify::{self, VerifyError, VerifyReport};
 use crate::audit::{Audit, Writer, log_files};
+use crate::cli::instance::status::connect;
 use crate::cli::loading::{ConfigArgs, ReportArgs, options};
 use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::reference::help;
@@ -173,11 +174,31 @@ async fn find_log_path(args: &ConfigArgs) -> Result<PathBuf, Failure> {
     let mut options = options(true);
     // No upstream is needed to find the log.
     options.only = Some(Vec::new());
-    let loaded = args.load(&options).await?;
-    let path = App::audit_log_path(&loaded.config).map_err(Failure::NoConfig)?;
+    let path = match args.load(&options).await {
+        Ok(loaded) => App::audit_log_path(&loaded.config).map_err(Failure::NoConfig)?,
+        Err(mistakes @ Failure::Config(_)) => find_log_of_instance(args, &mistakes).await?,
+        Err(failure) => return Err(failure),
+    };
     path.ok_or_else(|| {
         Failure::NoConfig("the audit log of this configuration goes to standard output".to_owned())
     })
+}
+
+/// Finds the log of the running Weir, which the files describe no longer because of their mistakes.
+async fn find_log_of_instance(
+    args: &ConfigArgs,
+    mistakes: &Failure,
+) -> Result<Option<PathBuf>, Failure> {
+    let status = connect(args).await?.status;
+    let what = match &status.refused {
+        Some(refused) => refused.describe(),
+        None => format!("the file has a mistake, and the former one is active: {mistakes}"),
+    };
+    output::print_stderr(&format!("weir: {}", sanitize_line(&what)));
+    let log = status.audit.ok_or_else(|| {
+        Failure::Usage("the running Weir of this configuration has no audit log".to_owned())
+    })?;
+    Ok(log.path)
 }
 
 // === Tail ===
@@ -283,8 +304,9 @@ fn format_entry(line: &str) -> String {
     let outcome = event.or_else(|| text("outcome")).unwrap_or_default();
     let decision = text("decision").filter(|decision| decision != "allowed");
     let code = number("code").or_else(|| number("status").filter(|status| status != "200"));
-    let ended = [Some(outcome), decision, code].into_iter().flatten();
+    let ended = [Some(outcome), decision, text("reason"), code].into_iter().flatten();
     words.push(ended.collect::<Vec<_>>().join(" "));
+    words.extend(text("unverified_user").map(|user| format!("user {user} (not verified)")));
     words.extend(number("duration_ms").map(|time| format!("{time} ms")));
     words.join("  ")
 }
@@ -310,6 +332,10 @@ mod tests {
             (
                 r#"{"seq":4,"time":"T","event":"request","from":"10.0.0.1","http":"POST","outcome":"refused","status":401,"duration_ms":0.100}"#,
                 "T  10.0.0.1  POST  refused 401  0.100 ms",
+            ),
+            (
+                r#"{"seq":4,"time":"T","event":"request","from":"10.0.0.1","http":"POST","reason":"exp","unverified_user":"bob","outcome":"refused","status":401,"duration_ms":0.100}"#,
+                "T  10.0.0.1  POST  refused exp 401  user bob (not verified)  0.100 ms",
             ),
             (
                 r#"{"seq":5,"time":"T","event":"begun","client":"ann","http":"GET"}"#,

@@ -1,5 +1,7 @@
 //! `[auth.oidc.<name>]`: identity providers whose access tokens are accepted.
 
+use std::time::SystemTime;
+
 use hyper::Uri;
 use strum::VariantArray;
 
@@ -7,7 +9,7 @@ use super::ServerConfig;
 use super::access::{ROLE_NAME, RoleConfigs, existing_role};
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{
-    Described, by_hand, list, settings, string, strings, text, variant, variants,
+    Described, by_hand, list, parsed, settings, string, strings, text, variant, variants,
 };
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
@@ -20,6 +22,7 @@ pub(super) fn read_providers(
     t: &TableReader<'_>,
     server: &ServerConfig,
     roles: &RoleConfigs,
+    now: Option<SystemTime>,
 ) -> Vec<ProviderConfig> {
     let mut issuers: Vec<(String, String)> = Vec::new();
     value::plainly_named_tables(t, "oidc", |name, t| {
@@ -28,7 +31,7 @@ pub(super) fn read_providers(
             let remedy = "set public_url in [server] to the URL under which clients reach Weir";
             t.table_error(ValueError::new(what, remedy));
         }
-        let provider = provider(name, t, roles);
+        let provider = provider(name, t, roles, now);
         let issuer = &provider.tokens.issuer;
         if let Some((owner, _)) = issuers.iter().find(|(_, known)| known == issuer) {
             let what = format!("this is the issuer of [auth.oidc.{owner}] already");
@@ -58,6 +61,8 @@ settings! {
     /// #scopes_required = []
     /// #algorithms = ["RS256"]
     /// #jwks_uri = "https://login.microsoftonline.com/common/discovery/v2.0/keys"
+    /// #blocked = ["11111111-2222-3333-4444-666666666666"]
+    /// #not_before = 2026-06-30T00:00:00Z
     /// ```
     for Settings {
         /// The provider's URL, exactly as in the `iss` of its tokens, including a slash at the end.
@@ -110,6 +115,19 @@ settings! {
     pub struct ProviderConfig {
         /// The scopes that Weir announces to clients, so that they can request them.
         scopes_supported: Vec<String> = Vec::new(), strings(SCOPE, scope);
+        /// The users who are refused although the provider issues tokens for them. They are named
+        /// by their value of `user_claim`, character by character, as the audit log shows it after
+        /// the provider's name and a slash. A reload applies it, and ends their sessions and
+        /// streams.
+        blocked: Vec<String> = Vec::new(), strings(ValueShape::text(), value::text);
+        /// The time before which no accepted token was issued. Tokens with an earlier `iat`, or
+        /// without one, are refused, and so are the sessions and streams that they began.
+        ///
+        /// ```toml
+        /// not_before = 2026-06-30T00:00:00Z
+        /// ```
+        not_before: Option<SystemTime> = None,
+            parsed(ValueShape::DateTime, value::date_time).optional().default_text("none");
         =>
         /// Settings of token verification. The roles exist, the issuer is unique, and no required
         /// list is empty.
@@ -117,7 +135,12 @@ settings! {
     }
 }
 
-fn provider(name: &str, t: &TableReader<'_>, roles: &RoleConfigs) -> ProviderConfig {
+fn provider(
+    name: &str,
+    t: &TableReader<'_>,
+    roles: &RoleConfigs,
+    now: Option<SystemTime>,
+) -> ProviderConfig {
     let mut tokens = Settings::read(t);
     let needed = [("issuer", "\"https://id.example.com\""), ("audience", "[\"api://weir\"]")];
     for (key, example) in needed.into_iter().filter(|(key, _)| !t.has(key)) {
@@ -161,7 +184,19 @@ fn provider(name: &str, t: &TableReader<'_>, roles: &RoleConfigs) -> ProviderCon
     if tokens.role_claim.is_empty() {
         tokens.role_claim = tokens.preset.role_claim().to_owned();
     }
-    ProviderConfig { tokens, ..ProviderConfig::read(t) }
+    let provider = ProviderConfig { tokens, ..ProviderConfig::read(t) };
+    let prefix = format!("{name}/");
+    if let Some(user) = provider.blocked.iter().find_map(|user| user.strip_prefix(&prefix)) {
+        let what = format!("a user of this provider is named without {prefix:?}");
+        t.warning("blocked", ValueError::new(what, format!("write {user:?}")));
+    }
+    if let (Some(not_before), Some(now)) = (provider.not_before, now)
+        && not_before > now
+    {
+        let what = "this time is in the future, and until then every token is refused";
+        t.warning("not_before", ValueError::new(what, "write a time in the past"));
+    }
+    provider
 }
 
 /// Parses the issuer, and returns it unchanged, because it is compared character by character.

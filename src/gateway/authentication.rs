@@ -19,7 +19,9 @@ use crate::mcp::name::UpstreamName;
 use crate::mcp::pattern::AllowDeny;
 use crate::mcp::uri::CanonicalUri;
 use crate::policy::role::Role;
-use crate::policy::{AuthAttempt, AuthError, Certificate, Principal, VerifiedCredential};
+use crate::policy::{
+    AuthAttempt, AuthError, Certificate, Credentials, Principal, VerifiedCredential,
+};
 
 /// Method by which a client was authenticated.
 #[derive(Debug, Clone)]
@@ -135,6 +137,13 @@ impl Gateway {
             is_limited,
             audit_event: AuditEvent::off(),
         }
+    }
+}
+
+impl ConfigSnapshot {
+    /// The user that refused credentials name, of which nothing was verified.
+    pub(crate) fn claimed_user(&self, credentials: Credentials<'_>) -> Option<String> {
+        self.policy.claimed_user(credentials)
     }
 }
 

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::role::Roles;
-use super::{AuthError, Principal, VerifiedCredential};
+use super::{AuthError, Principal, Refusals, VerifiedCredential};
 use jws::CompactJws;
 pub(super) use jws::is_token;
 pub use key::Algorithm;
@@ -82,71 +82,104 @@ pub trait Fetch: Send + Sync + 'static {
 }
 
 /// Reason why a token is refused. Its sender only learns that it was.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
 pub enum TokenError {
     /// The token is larger than 16 KiB.
     #[error("the token is too long")]
+    #[strum(serialize = "too_long")]
     TooLong,
     /// The token is encrypted (RFC 7516): it has five parts.
     #[error("the token is encrypted")]
+    #[strum(serialize = "encrypted")]
     Encrypted,
     /// The token is not three parts of base64url.
     #[error("the token is malformed")]
+    #[strum(serialize = "form")]
     Form,
     /// The header is not a JSON object, or has a duplicate member.
     #[error("the token's header is malformed")]
+    #[strum(serialize = "header")]
     Header,
     /// The claims are not a JSON object, or have a duplicate member.
     #[error("the token's claims are malformed")]
+    #[strum(serialize = "claims")]
     Claims,
     /// The header requires an extension that is not supported.
     #[error("the token has a critical extension")]
+    #[strum(serialize = "crit")]
     Critical,
     /// The token is unsigned, or its algorithm is unknown or unsafe.
     #[error("the token's algorithm is not accepted")]
+    #[strum(serialize = "alg")]
     Algorithm,
     /// The token's type is not that of an access token.
     #[error("the token is of another type")]
+    #[strum(serialize = "typ")]
     Type,
     /// The key id is too long, or not a string.
     #[error("the token's key id is malformed")]
+    #[strum(serialize = "kid")]
     KeyId,
     /// No configured provider has issued the token.
     #[error("the token is of another issuer")]
+    #[strum(serialize = "iss")]
     Issuer,
     /// The provider has no key of this id.
     #[error("the token's key is unknown")]
+    #[strum(serialize = "unknown_kid")]
     UnknownKey,
     /// The token names no key, and none or several could be meant.
     #[error("the token names no key")]
+    #[strum(serialize = "no_kid")]
     NoKeyId,
     /// The key is for another algorithm.
     #[error("the token's key is for another algorithm")]
+    #[strum(serialize = "kid_alg")]
     KeyMismatch,
     /// The signature is not one of the provider's, or the token was changed.
     #[error("the token's signature is wrong")]
+    #[strum(serialize = "signature")]
     Signature,
     /// The token is for another audience.
     #[error("the token is for another audience")]
+    #[strum(serialize = "aud")]
     Audience,
     /// The token has no expiry, or one of its times is malformed.
     #[error("the token's times are malformed")]
+    #[strum(serialize = "times")]
     Time,
     /// The token has expired.
     #[error("the token has expired")]
+    #[strum(serialize = "exp")]
     Expired,
     /// The token is not valid yet.
     #[error("the token is not valid yet")]
+    #[strum(serialize = "nbf")]
     NotYet,
     /// The token's claims say that it is not for this use.
     #[error("the token is not an access token")]
+    #[strum(serialize = "use")]
     Use,
     /// The token is only valid together with a proof of possession of a key.
     #[error("the token is bound to a key")]
+    #[strum(serialize = "cnf")]
     Bound,
     /// The token does not name its user.
     #[error("the token names no user")]
+    #[strum(serialize = "user")]
     User,
+    /// The configuration blocks the user.
+    #[error("the token's user is blocked")]
+    #[strum(serialize = "blocked")]
+    Blocked,
+    /// The token was issued before the time from which the configuration accepts them.
+    #[error("the token was issued before `not_before`")]
+    #[strum(serialize = "not_before")]
+    IssuedBefore,
+    /// The token does not say when it was issued, and the configuration requires a time.
+    #[error("the token does not say when it was issued, which `not_before` requires")]
+    #[strum(serialize = "iat")]
+    NoIssueTime,
 }
 
 impl From<TokenError> for AuthError {
@@ -158,6 +191,7 @@ impl From<TokenError> for AuthError {
 /// All providers, and the cache of verified tokens.
 pub(super) struct Tokens {
     providers: Vec<Arc<Provider>>,
+    refusals: Refusals,
     roles: Arc<Roles>,
     verified: Arc<TokenCache>,
 }
@@ -165,25 +199,47 @@ pub(super) struct Tokens {
 impl Default for Tokens {
     fn default() -> Self {
         let verified = Arc::new(TokenCache::new(CACHED_TOKENS));
-        Self { providers: Vec::new(), roles: Arc::default(), verified }
+        Self {
+            providers: Vec::new(),
+            refusals: Refusals::default(),
+            roles: Arc::default(),
+            verified,
+        }
     }
 }
 
 impl Tokens {
     /// Creates the tokens of another configuration: an unchanged provider keeps its keys, and the
     /// tokens verified with them.
-    pub(super) fn with_providers(&self, providers: Vec<Settings>, roles: Arc<Roles>) -> Self {
+    pub(super) fn with_providers(
+        &self,
+        providers: Vec<Settings>,
+        refusals: Refusals,
+        roles: Arc<Roles>,
+    ) -> Self {
         let provider = |settings: Settings| {
             let same = self.providers.iter().find(|known| known.settings == settings);
             same.map_or_else(|| Provider::new(settings), Arc::clone)
         };
         let providers = providers.into_iter().map(provider).collect();
-        Self { providers, roles, verified: Arc::clone(&self.verified) }
+        Self { providers, refusals, roles, verified: Arc::clone(&self.verified) }
     }
 
     /// Returns whether this is the number of one of the providers.
     pub(super) fn has(&self, provider: u64) -> bool {
         self.providers.iter().any(|known| known.number == provider)
+    }
+
+    /// Refuses a verified token of a provider that there is no more, or of a refused user.
+    pub(super) fn check_refusals(
+        &self,
+        provider: u64,
+        principal: &Principal,
+        issued_at: Option<SystemTime>,
+    ) -> Result<(), TokenError> {
+        let issuer = self.providers.iter().find(|known| known.number == provider);
+        let name = &issuer.ok_or(TokenError::Issuer)?.settings.name;
+        self.refusals.check(name, &principal.name, issued_at)
     }
 
     /// Returns whether there are no providers.
@@ -232,8 +288,19 @@ impl Tokens {
                 good
             }
         };
-        let pass = VerifiedCredential::Token { provider: good.provider, until: good.expires_at };
-        Ok((good.principal, pass))
+        let CachedToken { principal, expires_at: until, issued_at, provider, .. } = good;
+        self.check_refusals(provider, &principal, issued_at)?;
+        Ok((principal, VerifiedCredential::Token { provider, until, issued_at }))
+    }
+
+    /// Returns the user that a token names, of which nothing was verified.
+    pub(super) fn claimed_user(&self, token: &str) -> Option<String> {
+        let claims = jws::unverified_claims(token)?;
+        let issuer = claims.get_string("iss");
+        let issuer = issuer
+            .and_then(|issuer| self.providers.iter().find(|known| known.settings.issuer == issuer));
+        let claim = issuer.map_or("sub", |issuer| &*issuer.settings.user_claim);
+        claims::user(&claims, claim)
     }
 
     async fn verify(&self, token: &str, now: SystemTime) -> Result<CachedToken, AuthError> {
@@ -262,6 +329,7 @@ impl Tokens {
         Ok(CachedToken {
             principal,
             expires_at: subject.expires_at,
+            issued_at: subject.issued_at,
             provider: provider.number,
             generation,
         })

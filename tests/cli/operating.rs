@@ -569,3 +569,52 @@ fn what_is_left_of_the_limits_on_an_item_is_told_for_a_client() {
         "{text}"
     );
 }
+
+#[test]
+fn an_instance_is_found_although_its_file_has_mistakes_now() {
+    let mut served = Served::start(&format!("[audit]\nenabled = true\n{OPEN}"));
+    served.wait_for("/readyz?verbose", |_, body| body.contains("[+]upstream house"));
+    let file = served.folder.path().join("weir.toml");
+    let good = std::fs::read_to_string(&file).expect("it was written");
+    let port = served.admin.rsplit(':').next().expect("a port").to_owned();
+    let admin = format!("listen = \"127.0.0.1:{port}\"");
+    let refused = "the file has been refused since ";
+    for bad in [
+        format!("{good}nonsense = 1\n"),
+        good.replace(&admin, "listen = \"nowhere\""),
+        good.replace(&admin, "listen = 5"),
+        good.replace("enabled = true", "enabled = \"perhaps\"\npath = 7"),
+        good.replace("[server]\n", "[server]\nlisten = []\n"),
+        // Not TOML: an open string, an open table and an open list at the end.
+        format!("{good}command = \"x\n"),
+        format!("{good}[upstreams"),
+        format!("{good}args = [\n"),
+        format!("include = [\"gone.toml\"]\n{good}"),
+    ] {
+        assert_ne!(bad, good);
+        std::fs::write(&file, &bad).expect("written");
+        served.wait_for("/metrics", |_, body| body.contains("\nweir_config_refused 1.0\n"));
+        let (code, out, err) = served.weir(&["status"]);
+        assert!(code == 1 && err.contains(refused), "{bad}: {code} {err}");
+        assert!(out.contains(refused), "{bad}: {out}");
+        let (code, out, err) = served.weir(&["top", "--once"]);
+        assert!(code == 0 && out.contains(refused), "{bad}: {code} {out} {err}");
+        let (code, out, err) = served.weir(&["audit", "tail"]);
+        assert!(code == 0 && out.contains("  started "), "{bad}: {code} {out} {err}");
+        assert!(err.starts_with(&format!("weir: {refused}")), "{bad}: {err}");
+        let (code, out, err) = served.weir(&["audit", "verify"]);
+        assert!(code == 0 && out.contains("intact"), "{bad}: {code} {err}");
+        let (code, _, err) = served.weir(&["reload"]);
+        assert!(code == 1 && err.contains("weir.toml:"), "{bad}: {code} {err}");
+    }
+    std::fs::write(&file, &good).expect("written");
+    served.wait_for("/metrics", |_, body| body.contains("\nweir_config_refused 0.0\n"));
+    assert_eq!(served.weir(&["status"]).0, 0);
+    // Where nothing runs, the mistakes are what has to be corrected first.
+    served.weir.end();
+    std::fs::write(&file, format!("{good}nonsense = 1\n")).expect("written");
+    for arguments in [&["status"][..], &["top", "--once"], &["audit", "tail"], &["reload"]] {
+        let (code, _, err) = served.weir(arguments);
+        assert!(code == 78 && err.contains("nonsense"), "{arguments:?}: {code} {err}");
+    }
+}

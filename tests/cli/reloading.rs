@@ -4,9 +4,10 @@ use std::io::Write;
 use std::path::Path;
 
 use rustix::process::Signal;
+use serde_json::json;
 
 use super::{folder, runs, script, scripted, serve, stdio};
-use crate::lab::http::exchange;
+use crate::lab::http::{exchange, post};
 use crate::lab::ports::free_port;
 use crate::lab::weir::Weir;
 
@@ -363,7 +364,7 @@ fn what_waits_for_a_restart_is_named_and_who_runs_is_found_where_it_listens() {
         ("server.tls", config(admin, listen, "", tls)),
         ("server.max_connections", config(admin, listen, "", "max_connections = 77\n")),
         ("server.max_buffered", config(admin, listen, "", "max_buffered = \"64MiB\"\n")),
-        ("log", config(admin, listen, "level = \"debug\"\n", "")),
+        ("log.format", first.replace("format = \"json\"\n", "")),
         ("audit", config(admin, listen, "", "[audit]\nenabled = true\n")),
         // The command uses the address where the process listens, not the address now in the file.
         ("admin", config(free_port(), listen, "", "")),
@@ -392,4 +393,35 @@ fn what_waits_for_a_restart_is_named_and_who_runs_is_found_where_it_listens() {
     assert_eq!(kept(), 3, "the token, the sealing keys, and where it listens");
     served.end();
     assert_eq!(kept(), 2);
+}
+
+#[test]
+fn the_level_of_the_log_changes_by_reload() {
+    let folder = folder("");
+    let folder = folder.path();
+    let admin = free_port();
+    let write = |level: &str| {
+        let text = format!(
+            "[log]\nformat = \"json\"\nlevel = \"{level}\"\n\
+             [admin]\nlisten = \"127.0.0.1:{admin}\"\n\
+             [server]\nwatch = false\nlisten = \"127.0.0.1:0\"\n[state]\ndir = \"state\"\n\
+             [upstreams.house]\nprompts_dir = \"prompts\"\n"
+        );
+        replace_file(folder, "weir.toml", &text);
+    };
+    write("info");
+    let mut served = serve(folder);
+    // A request with a key that belongs to no client has a line at `debug`.
+    let ask = |served: &Weir| post(&served.address, Some("no-key"), "ping", json!({}));
+    ask(&served);
+    for level in ["debug", "error", "trace", "info"] {
+        write(level);
+        let (code, out, err) = super::weir(folder, &["reload"]);
+        assert!(code == 0 && out.contains("log changed"), "{level}: {code} {out} {err}");
+        ask(&served);
+    }
+    served.end();
+    let log = served.wait_for_whole_log();
+    let refused = log.iter().filter(|line| line.contains("client not authenticated"));
+    assert_eq!(refused.count(), 2, "{log:?}");
 }

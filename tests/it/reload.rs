@@ -431,6 +431,47 @@ async fn an_identity_provider_that_comes_and_goes_lets_its_tokens_in_from_the_ne
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_user_refused_by_a_reload_loses_sessions_and_streams_at_once_and_others_do_not() {
+    let public = "[server]\npublic_url = \"http://127.0.0.1:8642\"\n";
+    let provider = "[auth.oidc.corp]\nissuer = \"https://id.test/a\"\n\
+                    audience = [\"http://127.0.0.1:8642/mcp\"]\nroles = { devs = \"guest\" }\n";
+    // The second key refuses all tokens without `iat`: those of these tests have none.
+    for (refusal, refuses_all) in
+        [("blocked = [\"ann\"]\n", false), ("not_before = 2026-01-01T00:00:00Z\n", true)]
+    {
+        for side in CLIENTS.into_iter().filter(|side| side.is_http()) {
+            let config = |more: &str| with(side, &format!("{public}{OPEN}{provider}{more}"));
+            let world = World::start(hub(MODERN_HTTP), &config("")).await;
+            pass(Duration::from_secs(5)).await;
+            let [ann, bob] = ["ann", "bob"].map(|user| token(user, r#""roles":["devs"]"#));
+            let first = world.client_with(side, &ann, "guest").await;
+            let second = world.client_with(side, &bob, "guest").await;
+            let (mut hers, mut his) = (first.listen().await, second.listen().await);
+
+            assert!(is_applied(&world.reload(&config(refusal)).await), "{side}");
+            let begin = Instant::now();
+            while hers.next().await.is_some() {}
+            assert!(begin.elapsed() <= Duration::from_secs(1), "{side}");
+            let status = async |client: &Client| {
+                let http = client.http();
+                http.post("{}", &http.headers("ping", "{}")).whole().await.status
+            };
+            assert_eq!(status(&first).await, 401, "{side}");
+            match refuses_all {
+                true => assert_eq!(status(&second).await, 401, "{side}"),
+                false => his.stays_silent().await,
+            }
+            // The provider's keys are still known when the refusal ends.
+            assert!(is_applied(&world.reload(&config("")).await), "{side}");
+            assert_ne!(status(&first).await, 401, "{side}");
+            drop((hers, his));
+            drop((first, second));
+            world.close().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_reload_during_shutdown_is_refused_at_once() {
     let world = World::start(hub(MODERN_HTTP), OPEN).await;
     world.stop_downstream();

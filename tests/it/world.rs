@@ -194,7 +194,7 @@ impl World {
             let text = written.lock().expect("nobody panics here").clone();
             Config::parse(&text, Path::new("weir.toml"), &Options::default())
         };
-        let reloader = app.reloader(read, |_| {});
+        let reloader = app.reloader(read, |_, _| {});
         Self {
             app,
             server,

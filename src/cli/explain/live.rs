@@ -19,7 +19,8 @@ impl LiveState {
         let connect = async {
             // A demonstration has no configuration file.
             let file = oneshot.source.file().ok_or(Failure::NotRunning(String::new()))?;
-            AdminClient::new(&oneshot.config, file)?.connect().await
+            let config = &oneshot.config;
+            AdminClient::new(&config.admin, &config.state, file)?.connect().await
         };
         Self(connect.await.map_err(describe_unreachable))
     }

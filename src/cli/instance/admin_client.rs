@@ -28,7 +28,7 @@ use crate::admin::remaining_quota::{self, RemainingQuota};
 use crate::admin::{Route, reload::ReloadReport, status::Status, token};
 use crate::cli::admin::absolute_path;
 use crate::cli::exit::Failure;
-use crate::config::{AdminConfig, Config, StateConfig};
+use crate::config::{AdminConfig, StateConfig};
 use crate::secret::Secret;
 
 /// Addresses and tokens for the instance of a configuration.
@@ -55,10 +55,13 @@ pub(crate) struct RunningInstance {
 
 impl AdminClient {
     /// Finds the addresses and tokens for the instance of this configuration.
-    pub(crate) fn new(config: &Config, file: &Path) -> Result<Self, Failure> {
-        let admin = &config.admin;
-        let announced_file = announced_endpoint(&config.state, file);
-        let state = config.state.dir.as_deref();
+    pub(crate) fn new(
+        admin: &AdminConfig,
+        state: &StateConfig,
+        file: &Path,
+    ) -> Result<Self, Failure> {
+        let announced_file = announced_endpoint(state, file);
+        let state = state.dir.as_deref();
         if !admin.enabled && announced_file.is_none() {
             let text =
                 "the admin listener of this configuration is disabled: [admin] enabled = false";

@@ -5,19 +5,14 @@
 
 use crate::admin::reload::ReloadReport;
 use crate::cli::exit::Failure;
-use crate::cli::instance::status::find_instance;
+use crate::cli::instance::status::connect;
 use crate::cli::loading::ReportArgs;
 use crate::cli::output;
 use crate::cli::output::render::sanitize_text;
-use crate::cli::server::reload_triggers::refusal;
 
 /// Requests the reload, waits, and prints the result.
 pub(crate) async fn run(args: ReportArgs) -> Result<(), Failure> {
-    let reloaded = match find_instance(&args.config).await {
-        // An invalid file names no admin listener, and the instance would reject it as well.
-        Err(Failure::Config(report)) => refusal(&report),
-        running => running?.connect().await?.reload().await?,
-    };
+    let reloaded = connect(&args.config).await?.reload().await?;
     output::print_report(args.json, &reloaded, |out| match &reloaded {
         ReloadReport::Refused { .. } => Ok(()),
         ReloadReport::Unchanged => writeln!(out, "the configuration is unchanged"),

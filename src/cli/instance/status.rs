@@ -5,9 +5,9 @@
 
 mod page;
 
-use crate::admin::status::Status;
+use crate::admin::status::{RefusedReload, Status};
 use crate::cli::exit::Failure;
-use crate::cli::instance::admin_client::AdminClient;
+use crate::cli::instance::admin_client::{AdminClient, RunningInstance};
 use crate::cli::loading::{ConfigArgs, ReportArgs};
 use crate::cli::output;
 use page::StatusPage;
@@ -15,7 +15,7 @@ pub(crate) use page::format_duration;
 
 /// Requests the status and prints it.
 pub(crate) async fn run(args: ReportArgs) -> Result<(), Failure> {
-    let status = find_instance(&args.config).await?.status().await?;
+    let status = connect(&args.config).await?.status;
     output::print_report(args.json, &status, |out| {
         let page = StatusPage::new(output::columns(), output::Color::on_stdout());
         out.write_all(page.format(&status).as_bytes())
@@ -23,10 +23,29 @@ pub(crate) async fn run(args: ReportArgs) -> Result<(), Failure> {
     check_status(&status)
 }
 
-/// Returns a client of the admin listener of the configuration's instance.
+/// Returns a client of the admin listener of the configuration's instance, whatever mistakes the
+/// files have now.
 pub(crate) async fn find_instance(config: &ConfigArgs) -> Result<AdminClient, Failure> {
-    let (config, path) = config.load_without_upstreams().await?;
-    AdminClient::new(&config, &path)
+    let (listeners, path, report) = config.listeners().await?;
+    AdminClient::new(&listeners.admin, &listeners.state, &path)
+        .map_err(|failure| report.map_or(failure, Failure::Config))
+}
+
+/// Connects to the configuration's instance.
+pub(crate) async fn connect(config: &ConfigArgs) -> Result<RunningInstance, Failure> {
+    match find_instance(config).await?.connect().await {
+        Err(failure) => Err(or_mistakes(config, failure).await),
+        connected => connected,
+    }
+}
+
+/// If no instance was found, returns the mistakes of the configuration instead, if it has any:
+/// with them none starts, and they may be the reason why a running one is not found.
+pub(crate) async fn or_mistakes(config: &ConfigArgs, failure: Failure) -> Failure {
+    match failure {
+        Failure::NotRunning(_) => config.load_without_upstreams().await.err().unwrap_or(failure),
+        failure => failure,
+    }
 }
 
 /// Fails with the problems of a status, if there are any.
@@ -41,9 +60,7 @@ fn check_status(status: &Status) -> Result<(), Failure> {
         let (some, all) = (down.len(), status.upstreams.len());
         wrong.push(format!("{some} of {all} upstreams not up: {}", down.join(", ")));
     }
-    if status.refused.is_some() {
-        wrong.push("the changed configuration was rejected".to_owned());
-    }
+    wrong.extend(status.refused.as_ref().map(RefusedReload::describe));
     if status.audit.as_ref().is_some_and(|audit| audit.failing) {
         wrong.push("the audit log cannot be written".to_owned());
     }

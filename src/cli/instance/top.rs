@@ -19,7 +19,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::admin::status::Status;
 use crate::cli::exit::Failure;
 use crate::cli::instance::admin_client::AdminClient;
-use crate::cli::instance::status::find_instance;
+use crate::cli::instance::status::{find_instance, or_mistakes};
 use crate::cli::loading::ConfigArgs;
 use crate::cli::output;
 use crate::cli::server::signals::Signals;
@@ -39,15 +39,18 @@ pub(crate) struct Args {
 /// Shows samples until a key or a signal ends the command.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    let running = Arc::new(signals.run_until_signal(find_instance(&args.config)).await?);
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
-    let first = signals.run_until_signal(running.status()).await?;
+    let first = async {
+        let (running, status) = poll(None, &args.config).await;
+        Ok((running, status?))
+    };
+    let (mut running, first) = signals.run_until_signal(first).await?;
     if args.once || !supports_drawing() {
         let second = async {
             ticks.tick().await;
-            running.status().await
+            poll(running, &args.config).await.1
         };
         let second = signals.run_until_signal(second).await?;
         return print(&first, &second);
@@ -59,7 +62,6 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let mut reads_keys = true;
     // At most one request at a time; keys are read while it waits for its response.
     let mut pending_poll = pin!(Fuse::terminated());
-    let mut running = Some(running);
     screen.draw(&terminal);
     loop {
         tokio::select! {
@@ -97,8 +99,10 @@ async fn poll(
             Err(failure) => return (None, Err(failure)),
         },
     };
-    let status = running.status().await;
-    (status.is_ok().then_some(running), status)
+    match running.status().await {
+        Ok(status) => (Some(running), Ok(status)),
+        Err(failure) => (None, Err(or_mistakes(config, failure).await)),
+    }
 }
 
 /// Drawn state: the last two statuses, and why there is no newer one.

@@ -157,8 +157,9 @@ Examples:
   weir status > /dev/null && echo all is well
 
 Exit code 0 if it is ready and every upstream is up, half-open or asleep; 1 if it serves but has \
-a problem, with the reason on standard error; 3 if it rejects the token; 4 if it is not running. \
-The request goes to the listener of [admin].";
+a problem, with the reason on standard error; 3 if it rejects the token; 4 if it is not running; \
+78 if it is not running and the configuration has a mistake. The request goes to the listener of \
+[admin].";
 
 pub(crate) const HEALTH: &str = "\
 Examples:
@@ -178,7 +179,7 @@ Examples:
 
 Exit code 0 if the configuration is active now, changed or not; 1 if it was rejected and the \
 previous one stays active, with the report on standard error; 3 if the token is rejected; 4 if \
-Weir is not running. The request goes to the listener of [admin].";
+Weir is not running; 78 if it is not running and the configuration has a mistake. The request goes to the listener of [admin].";
 
 pub(crate) const TOP: &str = "\
 Examples:

@@ -3,12 +3,14 @@
 mod format;
 
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 
-use tracing::{Metadata, warn};
+use tracing::{Level, Metadata, Subscriber, warn};
 use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::fmt::{Formatter, SubscriberBuilder};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, fmt};
+use tracing_subscriber::{EnvFilter, fmt, reload};
 
 use crate::cli::loading::print_warnings;
 use crate::cli::output;
@@ -20,7 +22,7 @@ use format::LogFormatter;
 /// for people, as log lines in a JSON log. `WEIR_LOG` overrides the level, in the syntax of
 /// `tracing_subscriber::EnvFilter`.
 pub(crate) fn start(log: &LogConfig, warnings: &[Warning]) {
-    start_filtered(&format!("weir={}", log.level), log.format, LogStyle::Log);
+    start_filtered(&level_filter(log.level), log.format, LogStyle::Log);
     if !is_json(log.format) {
         return print_warnings(warnings);
     }
@@ -28,6 +30,20 @@ pub(crate) fn start(log: &LogConfig, warnings: &[Warning]) {
         let (at, Warning { key, what, remedy, .. }) = (warning.location(), warning);
         warn!(at, key, what, remedy, "configuration warning");
     }
+}
+
+/// Changes the least severe level that is logged, unless `WEIR_LOG` overrides it.
+pub(crate) fn set_level(level: Level) {
+    if let (Some(set), true) = (FILTER.get(), std::env::var_os("WEIR_LOG").is_none()) {
+        set(EnvFilter::new(level_filter(level)));
+    }
+}
+
+/// Replaces the filter of the subscriber, whose type depends on the format.
+static FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
+
+fn level_filter(level: Level) -> String {
+    format!("weir={level}")
 }
 
 /// Returns whether log lines are JSON.
@@ -61,13 +77,31 @@ fn start_filtered(default: &str, format: LogFormat, style: LogStyle) {
     // This fails only if a subscriber is installed already, which happens in tests.
     let _ = if is_json(format) {
         let logger = logger.json().flatten_event(true).map_event_format(LogFormatter::json);
-        logger.finish().with(logged).try_init()
+        keep_filter(logger).finish().with(logged).try_init()
     } else if style == LogStyle::Report {
+        // A command's filter does not change.
         logger.without_time().with_ansi(false).finish().with(logged).try_init()
     } else {
         let logger = logger.with_ansi(output::Color::on_stderr());
-        logger.map_event_format(LogFormatter::pretty).finish().with(logged).try_init()
+        let logger = logger.map_event_format(LogFormatter::pretty);
+        keep_filter(logger).finish().with(logged).try_init()
     };
+}
+
+type ReplaceableFilter<N, E, W> = reload::Layer<EnvFilter, Formatter<N, E, W>>;
+
+/// Lets [`set_level`] replace the filter of a subscriber.
+fn keep_filter<N, E, W>(
+    logger: SubscriberBuilder<N, E, EnvFilter, W>,
+) -> SubscriberBuilder<N, E, ReplaceableFilter<N, E, W>, W>
+where
+    Formatter<N, E, W>: Subscriber + 'static,
+{
+    let logger = logger.with_filter_reloading();
+    let handle = logger.reload_handle();
+    // It is set already only in tests, which start logging several times.
+    let _ = FILTER.set(Box::new(move |filter| _ = handle.reload(filter)));
+    logger
 }
 
 /// Returns whether events of this target are logged at all. The `notify` library logs each change
@@ -101,7 +135,7 @@ const REPORTED_MODULES: [&str; 5] = [
 
 #[cfg(test)]
 mod tests {
-    use tracing::{Level, enabled};
+    use tracing::enabled;
 
     use crate::cli::server::log::*;
 

@@ -15,6 +15,7 @@ use crate::admin::reload::{LastReload, ReloadFn, ReloadProblem, ReloadReport};
 use crate::app::{App, ConfigFiles, ReloadOutcome, Reloader};
 use crate::cli::exit::{Failure, describe_problem, errors};
 use crate::cli::loading::options;
+use crate::cli::server::log;
 use crate::cli::server::signals::listen_for;
 use crate::cli::server::systemd;
 use crate::config::{Config, ConfigReport, Options};
@@ -64,8 +65,11 @@ pub(crate) fn start(
             let (now, stop) = (Some(SystemTime::now()), stop.clone());
             Config::load(&path, &Options { now, stop, ..options(allow_anonymous_network) })
         };
-        let reloader = app.reloader(read, move |outcome| {
+        let reloader = app.reloader(read, move |outcome, config| {
             systemd::notify_reloaded();
+            if matches!(outcome, ReloadOutcome::Applied { .. }) {
+                log::set_level(config.log.level);
+            }
             match outcome {
                 ReloadOutcome::Applied { .. } | ReloadOutcome::Unchanged => {
                     reloads.record_success()
@@ -111,7 +115,7 @@ pub(crate) fn reload_handler(reloader: Option<Reloader>) -> ReloadFn {
 const NO_FILE: &str = "there is no configuration file to reload";
 
 /// Rejected configuration, as the result of a reload.
-pub(crate) fn refusal(report: &ConfigReport) -> ReloadReport {
+fn refusal(report: &ConfigReport) -> ReloadReport {
     let problem = |it: &crate::config::ConfigProblem| ReloadProblem {
         at: it.location(),
         key: it.key.clone(),

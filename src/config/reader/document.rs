@@ -61,6 +61,33 @@ pub(crate) fn read_with_mistakes<R>(
     Ok((result, problems))
 }
 
+/// Reads what can be read of files that are not TOML, and reports nothing.
+pub(crate) fn read_recovered<R>(
+    main: &ConfigFile,
+    environment: &Environment,
+    read: impl FnOnce(&TableReader<'_>) -> R,
+) -> R {
+    fn recovered(file: &ConfigFile, start: usize) -> DeTable<'_> {
+        shift(DeTable::parse_recoverable(&file.text).0.into_inner(), start)
+    }
+    let mut diagnostics = Diagnostics::default();
+    diagnostics.add_file(main);
+    let mut root = recovered(main, 0);
+    if let Some(value) = root.get_mut("include") {
+        expand(value, "include", &diagnostics, environment);
+    }
+    let included = include::read(main, &root, &diagnostics);
+    root.remove("include");
+    for file in &included {
+        let start = diagnostics.add_file(file);
+        merge(&mut root, recovered(file, start), "", &diagnostics);
+    }
+    for (name, value) in root.iter_mut() {
+        expand(value, name.get_ref(), &diagnostics, environment);
+    }
+    TableReader::root(&diagnostics, &root).read_checked(read)
+}
+
 /// Parses the main file, and reads the files that it includes.
 fn open<'f>(
     main: &'f ConfigFile,

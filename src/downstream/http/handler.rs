@@ -151,8 +151,10 @@ async fn authenticate(
         let refused = results::unavailable("shutting down; connect again", CLOSING_RETRY);
         return Err(HttpRefusal::from(refused).with_connection_close());
     }
-    let credentials = head::credentials(request.headers())
-        .ok_or_else(|| oauth_metadata::refuse_malformed(settings))?;
+    let credentials = head::credentials(request.headers()).ok_or_else(|| {
+        request.audit_event.set_refusal("authorization_header", || None);
+        oauth_metadata::refuse_malformed(settings)
+    })?;
     let certificate = connection.certificate.as_ref();
     let from = forwarded::client_address(state, connection, &parts.headers);
     let attempt = AuthAttempt { credentials, certificate, from };
@@ -160,6 +162,8 @@ async fn authenticate(
     let client = authenticated.map_err(|refusal| {
         // Only the operator sees the reason; the client learns that it was refused.
         debug!(%refusal, "client not authenticated");
+        let claimed_user = || state.config.claimed_user(credentials);
+        request.audit_event.set_refusal(refusal.reason(), claimed_user);
         metrics.refused(RefusalReason::Auth);
         oauth_metadata::refuse(settings, &refusal)
     })?;

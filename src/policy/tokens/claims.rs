@@ -22,6 +22,8 @@ pub(super) struct Subject {
     pub(super) roles: BTreeSet<Arc<str>>,
     /// Time from which the token is refused.
     pub(super) expires_at: SystemTime,
+    /// Time at which the token was issued, if it says it.
+    pub(super) issued_at: Option<SystemTime>,
 }
 
 /// Validates the claims of a token that the issuer of these settings has signed.
@@ -31,21 +33,26 @@ pub(super) fn validate(
     now: SystemTime,
 ) -> Result<Subject, AuthError> {
     check_audience(settings, claims)?;
-    let until = check_times(claims, now)?;
+    let (expires_at, issued_at) = check_times(claims, now)?;
     settings.preset.check_use(claims)?;
     // Such a token is only valid with a proof of possession (RFC 9449, RFC 8705), which Weir does
     // not verify.
     if claims.has("cnf") {
         return Err(TokenError::Bound.into());
     }
-    let user = value_at(claims, &settings.user_claim).and_then(|found| single(&found));
+    let user = user(claims, &settings.user_claim);
     let user = user.filter(|_| is_trusted(claims, &settings.user_claim)).ok_or(TokenError::User)?;
     let application = ["azp", "client_id", "cid", "appid"].iter().find_map(|name| {
         let found = claims.get_string(name)?;
         is_plain(&found).then(|| (&*found).into())
     });
     check_scopes(settings, claims)?;
-    Ok(Subject { user, application, roles: roles(settings, claims), expires_at: until })
+    Ok(Subject { user, application, roles: roles(settings, claims), expires_at, issued_at })
+}
+
+/// Returns the user that a claim names.
+pub(super) fn user(claims: &Object, claim: &str) -> Option<String> {
+    value_at(claims, claim).and_then(|found| single(&found))
 }
 
 fn check_audience(settings: &Settings, claims: &Object) -> Result<(), TokenError> {
@@ -60,8 +67,11 @@ fn check_audience(settings: &Settings, claims: &Object) -> Result<(), TokenError
     if ours { Ok(()) } else { Err(TokenError::Audience) }
 }
 
-/// Returns the time from which the token is refused.
-fn check_times(claims: &Object, now: SystemTime) -> Result<SystemTime, TokenError> {
+/// Returns the time from which the token is refused, and the time at which it was issued.
+fn check_times(
+    claims: &Object,
+    now: SystemTime,
+) -> Result<(SystemTime, Option<SystemTime>), TokenError> {
     let time =
         |name| claims.get(name).map(|raw| numeric_date(raw).ok_or(TokenError::Time)).transpose();
     let expires = time("exp")?.ok_or(TokenError::Time)?;
@@ -70,12 +80,13 @@ fn check_times(claims: &Object, now: SystemTime) -> Result<SystemTime, TokenErro
         return Err(TokenError::Expired);
     }
     let soon = now + CLOCK_LEEWAY;
-    for begins in [time("nbf")?, time("iat")?].into_iter().flatten() {
+    let issued_at = time("iat")?;
+    for begins in [time("nbf")?, issued_at].into_iter().flatten() {
         if begins > soon {
             return Err(TokenError::NotYet);
         }
     }
-    Ok(until)
+    Ok((until, issued_at))
 }
 
 /// Parses a NumericDate (RFC 7519, 2): seconds, perhaps with a fraction.

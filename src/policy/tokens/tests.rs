@@ -3,6 +3,7 @@
 mod accepted;
 mod fetching;
 mod mint;
+mod refusals;
 mod refused;
 mod roles;
 

@@ -15,6 +15,8 @@ pub(super) struct CachedToken {
     pub(super) principal: Principal,
     /// Time from which the token is refused.
     pub(super) expires_at: SystemTime,
+    /// Time at which it was issued, if it says it.
+    pub(super) issued_at: Option<SystemTime>,
     /// Number of the issuing provider, and the generation of the keys that verified it.
     pub(super) provider: u64,
     pub(super) generation: u64,
@@ -86,7 +88,13 @@ mod tests {
 
     fn cached_token(name: &str) -> CachedToken {
         let principal = Principal::new(name, "r");
-        CachedToken { principal, expires_at: SystemTime::UNIX_EPOCH, provider: 0, generation: 1 }
+        CachedToken {
+            principal,
+            expires_at: SystemTime::UNIX_EPOCH,
+            issued_at: None,
+            provider: 0,
+            generation: 1,
+        }
     }
 
     #[test]

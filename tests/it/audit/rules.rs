@@ -1,15 +1,17 @@
 //! Details in a line beside its outcome: the refusing rule, the requested item, the findings, the
 //! actor.
 
+use std::time::Duration;
+
 use hyper::Method;
 
 use super::AuditedGateway;
 use crate::cell::{CLIENTS, LEGACY_HTTP, MODERN_HTTP};
 use crate::client::{named, set};
-use crate::identity::token;
+use crate::identity::{now, token, token_until};
 use crate::tasks::{BOTH, EXTENSION, begin_tasks, begun};
 use crate::upstream::Script;
-use crate::world::{World, settle, with_pair};
+use crate::world::{World, pass, settle, with_pair};
 
 const ONE_CALL: &str =
     "[[limits]]\nper = \"client\"\nmethod = \"tools/call\"\nrate = \"1/h\"\nburst = 1";
@@ -140,6 +142,59 @@ async fn a_token_tells_its_application_and_what_everybody_may_read_has_no_line()
         .close_and_read(&["client", "role", "application", "http", "method", "status"])
         .await;
     assert_eq!(entries, ["corp/ann guest corp/editor - prompts/list 200", "- - - GET - 403"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_about_a_refused_client_has_the_reason_and_the_unverified_user_of_its_token() {
+    let corp = r#"
+        [server]
+        public_url = "http://127.0.0.1:8642"
+        [auth.oidc.corp]
+        issuer = "https://id.test/a"
+        audience = ["http://127.0.0.1:8642/mcp"]
+        blocked = ["eve"]
+        default_role = "guest"
+    "#;
+    let audited = AuditedGateway::start(MODERN_HTTP, corp).await;
+    pass(Duration::from_secs(5)).await;
+    let good = token("ann", "");
+    let forged = good.replace('.', "x.");
+    let (head, rest) = good.split_once('.').expect("three parts");
+    let (_, signature) = rest.split_once('.').expect("three parts");
+    let encode = |claims: &str| {
+        use base64::Engine;
+        base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(claims)
+    };
+    let other = encode(r#"{"iss":"https://evil.test","sub":"mal\nlory","exp":1}"#);
+    let changed = encode(r#"{"iss":"https://id.test/a","sub":"mallory","exp":1}"#);
+    let expected = [
+        ("wrong-key".to_owned(), "unknown_key -"),
+        (token_until("ann", "", now() - 61), "exp ann"),
+        (token("bob", r#""nbf":99999999999"#), "nbf bob"),
+        (token("eve", ""), "blocked eve"),
+        (token("dan", r#""cnf":{}"#), "cnf dan"),
+        (forged, "form -"),
+        (format!("{head}.{changed}.{signature}"), "signature mallory"),
+        // A control character makes it no name.
+        (format!("{head}.{other}.{signature}"), "iss -"),
+        ("a.b.c".to_owned(), "form -"),
+    ];
+    for (shown, _) in &expected {
+        let client = audited.world.uninitialized_client(MODERN_HTTP, None);
+        let mut headers = client.http().headers("prompts/list", "{}");
+        set(&mut headers, "authorization", &format!("Bearer {shown}"));
+        assert_eq!(client.http().post("{}", &headers).whole().await.status, 401, "{shown}");
+    }
+    let client = audited.world.uninitialized_client(MODERN_HTTP, None);
+    let mut headers = client.http().headers("prompts/list", "{}");
+    assert_eq!(client.http().post("{}", &headers).whole().await.status, 401);
+    set(&mut headers, "authorization", "Basic YTpi");
+    assert_eq!(client.http().post("{}", &headers).whole().await.status, 401);
+    drop(client);
+    let entries = audited.close_and_read(&["reason", "unverified_user"]).await;
+    let expected = expected.iter().map(|(_, expected)| *expected);
+    let more = ["no_credentials -", "authorization_header -"];
+    assert_eq!(entries, expected.chain(more).collect::<Vec<_>>());
 }
 
 #[tokio::test(start_paused = true)]

@@ -36,10 +36,8 @@ impl StatusPage {
             self.row("config", file);
         }
         if let Some(refused) = &status.refused {
-            let text = format!(
-                "rejected at {}, the previous one stays active: {}; run `weir check` for details",
-                refused.at, refused.why
-            );
+            let text =
+                format!("{}: {}; run `weir check` for details", refused.describe(), refused.why);
             self.row("", &text);
         }
         let clients = [
@@ -292,7 +290,7 @@ mod tests {
                 ago_seconds: 75,
                 ..LimitStatus::default()
             }],
-            audit: Some(AuditStatus { lost: 2, left_out: 0, failing: false }),
+            audit: Some(AuditStatus { lost: 2, ..AuditStatus::default() }),
             usage: Some(Usage { memory: 24 << 20, cpu_seconds: 1.25, files: 19 }),
         }
     }

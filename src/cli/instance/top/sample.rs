@@ -153,9 +153,8 @@ fn problems(status: &Status) -> Vec<SampleLine> {
         problems.push(SampleLine::default().with_word("the audit log cannot be written", RED));
     }
     if let Some(refused) = &status.refused {
-        let line = SampleLine::default().with_word("the configuration was rejected", RED);
-        let text = format!(", the previous one stays active: {}", sanitize_line(&refused.why));
-        problems.push(line.with_text(&text));
+        let line = SampleLine::default().with_word(&refused.describe(), RED);
+        problems.push(line.with_text(&format!(": {}", sanitize_line(&refused.why))));
     }
     for it in status.upstreams.iter().filter(|it| !it.is_well()) {
         let color = if it.state == "starting" { YELLOW } else { RED };
