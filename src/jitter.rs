@@ -1,4 +1,4 @@
-//! Jitter for timers, so that they do not all expire at once, and for what counts, so that it does not
+//! Jitter for timers, so that they do not all expire at once, and for counters, so that they do not
 //! begin at the same number everywhere.
 //!
 //! On a thread that was given a seed the sequence is deterministic, so that a simulated gateway has

@@ -28,7 +28,7 @@ use certificates::Certificates;
 pub use certificates::{Certificate, Validity};
 use keys::Keys;
 use limits::{Limit, Limits};
-pub use refusals::Refusals;
+pub use refusals::{Refusal, Refusals};
 use role::{Role, Roles};
 use tokens::{Fetch, TokenError, Tokens};
 
@@ -149,6 +149,7 @@ impl AuthError {
             Self::Expired => "expired_key",
             Self::Certificate => "certificate",
             Self::TooMany { .. } => "too_many_attempts",
+            Self::Token(TokenError::Refused(refusal)) => refusal.into(),
             Self::Token(error) => error.into(),
             Self::Scope(_) => "scope",
             Self::Unverifiable => "no_provider_keys",

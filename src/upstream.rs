@@ -13,6 +13,7 @@
 pub mod call;
 pub mod call_metrics;
 pub mod connect;
+mod connection_info;
 mod handle;
 pub mod health;
 mod input_requests;
@@ -39,22 +40,24 @@ use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode, Uri};
 
 use crate::backoff::Backoff;
+use crate::hex::hex;
 use crate::json::Object;
 use crate::mcp::call::CallContext;
-use crate::mcp::capabilities::{self, Capabilities};
+use crate::mcp::capabilities;
 use crate::mcp::definition::item::Item;
 use crate::mcp::input_request::ClientFeatures;
-use crate::mcp::kind::ListTopic;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::{Era, Revision};
-use crate::oauth::{self, SignInNumber};
+use crate::oauth;
 use crate::sha256::sha256;
+use crate::timestamp;
 use connect::{ChildCommand, Egress};
 
 pub use crate::upstream::call::active_call::SuspendedCall;
 pub use crate::upstream::call_metrics::CallMetrics;
 pub use crate::upstream::health::status_report::UpstreamReport;
 pub use call::KeepAliveGuard;
+pub use connection_info::{ConnectionInfo, MAX_INSTRUCTIONS_BYTES};
 pub use handle::Upstream;
 pub use subscriptions::{Subscribed, Subscription};
 
@@ -126,7 +129,7 @@ impl Settings {
                 }
             }
         }
-        crate::hex::hex(&sha256(hashes))
+        hex(&sha256(hashes))
     }
 
     /// Returns the server itself, whichever replica runs it.
@@ -364,42 +367,6 @@ pub enum ConnectionStatus {
     },
 }
 
-/// Result of the handshake with a connected upstream.
-#[derive(Debug)]
-pub struct ConnectionInfo {
-    /// Number of the connection; a new number means that everything has to be listed again.
-    pub epoch: u64,
-    /// Negotiated protocol revision.
-    pub revision: Revision,
-    /// Whether the server has shown that it speaks the era of that revision.
-    pub is_era_certain: bool,
-    /// Transport label: `stdio`, `http`, `http+sse` or `library`.
-    pub transport: &'static str,
-    /// Declared list topics, by [`ListTopic::index`].
-    pub topics: [bool; 3],
-    /// Other server capabilities.
-    pub capabilities: Capabilities,
-    /// Server instructions, cut to [`MAX_INSTRUCTIONS_BYTES`].
-    pub instructions: Option<Arc<str>>,
-    /// Sign-in with which it was opened; `None` without an account.
-    pub sign_in: Option<SignInNumber>,
-}
-
-impl ConnectionInfo {
-    /// Era of the negotiated revision.
-    pub fn era(&self) -> Era {
-        self.revision.era()
-    }
-
-    /// Whether the server declares this list topic.
-    pub fn has(&self, topic: ListTopic) -> bool {
-        self.topics[topic.index()]
-    }
-}
-
-/// Maximum size of an upstream's instructions.
-pub const MAX_INSTRUCTIONS_BYTES: usize = 8 * 1024;
-
 /// Number of `list_changed` notifications per topic, over all connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ListChangeCounts(pub [u64; 3]);
@@ -455,7 +422,7 @@ pub enum Error {
         retry_after: Option<Duration>,
     },
     /// Time limit reached; the call was cancelled and may have been executed.
-    #[error("no response within {} s", crate::timestamp::seconds(*.0))]
+    #[error("no response within {} s", timestamp::seconds(*.0))]
     TimedOut(Duration),
     /// The response is larger than this many bytes.
     #[error("the response is larger than {0} bytes")]

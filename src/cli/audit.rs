@@ -1,4 +1,4 @@
-//! `weir audit`: shows and verifies the audit log; also opens it for `serve` and `stdio`.
+//! `weir audit`: shows and verifies the audit log.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,13 +12,12 @@ use serde::Serialize;
 use super::exit::Failure;
 use super::output;
 use crate::app::App;
+use crate::audit::log_files;
 use crate::audit::verify::{self, VerifyError, VerifyReport};
-use crate::audit::{Audit, Writer, log_files};
 use crate::cli::instance::status::connect;
 use crate::cli::loading::{ConfigArgs, ReportArgs, options};
 use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::reference::help;
-use crate::config::Config;
 use crate::json::Object;
 use crate::regular_file;
 
@@ -60,37 +59,6 @@ pub(super) struct TailArgs {
     json: bool,
     #[command(flatten)]
     config: ConfigArgs,
-}
-
-/// Opens the audit log of a configuration, if requests are recorded.
-pub(super) fn open(config: &Config, records: bool) -> Result<Option<(Audit, Writer)>, Failure> {
-    if !records {
-        return Ok(None);
-    }
-    let opened = App::open_audit_log(config).map_err(|error| {
-        let remedy = "set `path` under [audit] or `dir` under [state] to a place that can be \
-                      written, `path = \"-\"` for standard output, or `enabled = false`";
-        Failure::NoConfig(format!("{error}; {remedy}"))
-    })?;
-    tracing::info!(path = %opened.1.path().display(), "audit log opened");
-    Ok(Some(opened))
-}
-
-/// Opens the audit log for a command that prints its result on standard output, which is therefore
-/// never the log.
-pub(super) fn open_for_command(config: &Config) -> Result<Option<(Audit, Writer)>, Failure> {
-    open(config, config.records_requests() && config.audit.path != Path::new("-"))
-}
-
-/// Opens the audit log for `weir stdio`: only if it is enabled explicitly, and never on standard
-/// output, which carries the protocol.
-pub(super) fn open_log_for_stdio(config: &Config) -> Result<Option<(Audit, Writer)>, Failure> {
-    let records = config.audit.enabled == Some(true);
-    if records && config.audit.path == Path::new("-") {
-        let text = "standard output belongs to the protocol here: set another `path` under [audit]";
-        return Err(Failure::NoConfig(text.to_owned()));
-    }
-    open(config, records)
 }
 
 pub(super) async fn run(command: AuditCommand) -> Result<(), Failure> {

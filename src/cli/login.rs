@@ -18,13 +18,12 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::audit::{Audit, SignInEvent, Writer};
-use crate::cli::audit;
 use crate::cli::exit::Failure;
 use crate::cli::loading::{ReportArgs, options, print_warnings};
 use crate::cli::output;
 use crate::cli::output::render::sanitize_line;
-use crate::cli::server::log;
 use crate::cli::server::signals::Signals;
+use crate::cli::server::{audit_log, log};
 use crate::config::{Config, Options, Warning};
 use crate::oauth::{
     BearerChallenge, Exchange, OAuthError, OAuthHttp, Settings, SignIn, SignInRecord, Vault,
@@ -138,7 +137,7 @@ pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
     print_warnings(&config.warnings.iter().filter(is_own).cloned().collect::<Vec<_>>());
     // The user signs in only if the result can be kept and recorded.
     Vault::open(state).map_err(|error| vault_failure(state, &error))?;
-    let log = audit::open_for_command(&config)?;
+    let log = audit_log::open_for_command(&config)?;
     if !args.report.json {
         let of_folder = config.warnings.iter().filter(|warning| warning.key == "state.dir");
         of_folder.for_each(|warning| output::print_stderr(&warning.render(true)));
@@ -258,7 +257,7 @@ pub(super) async fn logout(args: LogoutArgs) -> Result<(), Failure> {
     let config = signals.run_until_signal(load(report, Some(name.clone()))).await?;
     let state = state(&config)?;
     let target = find(&config, name, state);
-    let log = audit::open_for_command(&config)?;
+    let log = audit_log::open_for_command(&config)?;
     // One that cannot be read is removed all the same.
     let (was_signed_in, record) = Vault::sign_out(state, name).await.map_err(failure)?;
     if !was_signed_in {

@@ -1,5 +1,6 @@
 //! Commands that run the gateway, `serve` and `stdio`, with logging, signals and process limits.
 
+pub(crate) mod audit_log;
 pub(crate) mod fd_limit;
 pub(crate) mod fleet;
 pub(crate) mod hardening;

@@ -7,8 +7,8 @@ use crate::config::keys::{choice, settings, variant};
 settings! {
     /// Weir's own log, always on standard error.
     pub struct LogConfig {
-        /// The least severe level that is logged. A reload changes it. The variable `WEIR_LOG` overrides it, for example
-        /// `WEIR_LOG=weir=debug`.
+        /// The least severe level that is logged. A reload changes it. The variable `WEIR_LOG`
+        /// overrides it, for example `WEIR_LOG=weir=debug`.
         level: tracing::Level = tracing::Level::INFO, choice(&LOG_LEVELS);
         /// Format of the lines. `pretty` is for people, `json` for machines; `auto` is `pretty` on
         /// a terminal and `json` elsewhere.

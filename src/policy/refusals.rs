@@ -9,7 +9,22 @@
 use std::collections::{HashMap, HashSet};
 use std::time::SystemTime;
 
-use super::tokens::TokenError;
+/// Reason why a valid statement of a provider is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
+pub enum Refusal {
+    /// The configuration blocks the user.
+    #[error("the token's user is blocked")]
+    #[strum(serialize = "blocked")]
+    Blocked,
+    /// The token was issued before the time from which the configuration accepts them.
+    #[error("the token was issued before `not_before`")]
+    #[strum(serialize = "not_before")]
+    IssuedBefore,
+    /// The token does not say when it was issued, and the configuration requires a time.
+    #[error("the token does not say when it was issued, which `not_before` requires")]
+    #[strum(serialize = "iat")]
+    NoIssueTime,
+}
 
 /// Table of the refused users and tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,15 +52,15 @@ impl Refusals {
         provider: &str,
         principal: &str,
         issued_at: Option<SystemTime>,
-    ) -> Result<(), TokenError> {
+    ) -> Result<(), Refusal> {
         if self.users.contains(principal) {
-            return Err(TokenError::Blocked);
+            return Err(Refusal::Blocked);
         }
         match (self.not_before.get(provider), issued_at) {
             (None, _) => Ok(()),
-            (Some(_), None) => Err(TokenError::NoIssueTime),
+            (Some(_), None) => Err(Refusal::NoIssueTime),
             (Some(not_before), Some(issued_at)) if issued_at < *not_before => {
-                Err(TokenError::IssuedBefore)
+                Err(Refusal::IssuedBefore)
             }
             (Some(_), Some(_)) => Ok(()),
         }

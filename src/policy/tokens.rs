@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::role::Roles;
-use super::{AuthError, Principal, Refusals, VerifiedCredential};
+use super::{AuthError, Principal, Refusal, Refusals, VerifiedCredential};
 use jws::CompactJws;
 pub(super) use jws::is_token;
 pub use key::Algorithm;
@@ -168,18 +168,9 @@ pub enum TokenError {
     #[error("the token names no user")]
     #[strum(serialize = "user")]
     User,
-    /// The configuration blocks the user.
-    #[error("the token's user is blocked")]
-    #[strum(serialize = "blocked")]
-    Blocked,
-    /// The token was issued before the time from which the configuration accepts them.
-    #[error("the token was issued before `not_before`")]
-    #[strum(serialize = "not_before")]
-    IssuedBefore,
-    /// The token does not say when it was issued, and the configuration requires a time.
-    #[error("the token does not say when it was issued, which `not_before` requires")]
-    #[strum(serialize = "iat")]
-    NoIssueTime,
+    /// The token is valid, and refused by the configuration.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
 }
 
 impl From<TokenError> for AuthError {
@@ -239,7 +230,7 @@ impl Tokens {
     ) -> Result<(), TokenError> {
         let issuer = self.providers.iter().find(|known| known.number == provider);
         let name = &issuer.ok_or(TokenError::Issuer)?.settings.name;
-        self.refusals.check(name, &principal.name, issued_at)
+        Ok(self.refusals.check(name, &principal.name, issued_at)?)
     }
 
     /// Returns whether there are no providers.

@@ -190,7 +190,7 @@ pub(crate) enum TransportError {
     Other(Error),
 }
 
-/// Response that refuses a request by its HTTP status, or by a JSON-RPC error that names no request.
+/// Response that refuses a request by its HTTP status, or by a JSON-RPC error without an id.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HttpFailure {
     pub(crate) status: StatusCode,

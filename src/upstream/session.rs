@@ -4,6 +4,7 @@
 pub(crate) mod connection;
 pub(crate) mod connector;
 pub(crate) mod handshake;
+pub(crate) mod input_exchange;
 pub(crate) mod input_retry;
 pub(crate) mod legacy;
 pub(crate) mod library;

@@ -303,7 +303,7 @@ impl World {
     }
 }
 
-/// Answers a GET with status 405, and the check of a session with success; returns any other request.
+/// Answers a GET with status 405, and the check of a session with success; returns other requests.
 fn answer_routine(request: Exchange) -> Option<Exchange> {
     match request.method {
         Method::GET => request.status(405),

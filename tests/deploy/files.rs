@@ -28,10 +28,11 @@ fn after<'a>(text: &'a str, word: &str) -> &'a str {
 const SECRETS: &str = "/run/secrets";
 
 /// Values for all secrets of the files.
-pub(super) const GOOD: [(&str, &str); 3] = [
+pub(super) const GOOD: [(&str, &str); 4] = [
     ("wiki_token", "hunter2"),
     ("fleet_keys", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"),
     ("valkey_password", "hunter3"),
+    ("admin_token", "a-token-of-the-admin-listener"),
 ];
 
 /// Writes a configuration with these secrets into a folder, and returns its path.
@@ -102,7 +103,7 @@ fn the_pods_placeholders_are_refused_until_each_is_filled_in() {
     assert!(output.contains("clients.ann.key_sha256"), "{output}");
     let (code, output) = check(&configuration_of_pods(), &placeholders);
     assert_eq!(code, Some(78), "{output}");
-    for key in ["upstreams.wiki.auth.token", "fleet.keys"] {
+    for key in ["upstreams.wiki.auth.token", "fleet.keys", "admin.token"] {
         assert!(output.contains(key), "{key}: {output}");
     }
     let good = (Some(0), "the configuration is valid\n".to_owned());
@@ -135,7 +136,9 @@ fn containers_find_what_their_configuration_names() {
     let compose = yaml("docker/compose.yaml");
     let weir = &compose["services"]["weir-1"];
     let config = json!([{ "source": "weir_toml", "target": "/etc/weir/weir.toml" }]);
-    let secrets = json!(GOOD.map(|(name, _)| name));
+    // The admin listener of these containers is on their loopback address, without a token.
+    let named = &named[..3];
+    let secrets = json!(GOOD[..3].iter().map(|(name, _)| name).collect::<Vec<_>>());
     assert_eq!((&weir["configs"], &weir["secrets"]), (&config, &secrets));
     let text_of_replicas = deploy("config/replicas.toml");
     assert!(named.iter().all(|name| text_of_replicas.contains(name)));
@@ -167,7 +170,7 @@ fn every_command_line_is_one_that_weir_takes() {
     let reload: Vec<_> = after(&reload, "ExecReload=/usr/local/bin/weir ").split(' ').collect();
     assert_eq!((reload[0], &reload[1..]), ("reload", &unit[1..]));
     let (code, output) = weir(&reload);
-    assert!(code == Some(1) && output.contains("/etc/weir/weir.toml"), "{output}");
+    assert!(code == Some(78) && output.contains("/etc/weir/weir.toml"), "{output}");
     let pod = &yaml("kubernetes/deployment.yaml")["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(pod["args"], json!(unit));
     for file in ["docker/Dockerfile", "docker/Dockerfile.tools"] {
@@ -281,6 +284,19 @@ fn everybody_names_the_default_address_path_and_size() {
     assert_eq!(yaml("kubernetes/service.yaml")["spec"]["ports"][0]["port"], port);
     let policy = yaml("kubernetes/networkpolicy.yaml");
     assert_eq!(policy["spec"]["ingress"][0]["ports"][0]["port"], port);
+    assert_eq!(policy["spec"]["ingress"][2]["ports"][0]["port"], admin);
+
+    let monitor = yaml("prometheus/servicemonitor.yaml");
+    let (monitor, endpoint) = (&monitor["spec"], &monitor["spec"]["endpoints"][0]);
+    let service = yaml("kubernetes/service.yaml");
+    assert_eq!(monitor["selector"]["matchLabels"], service["metadata"]["labels"]);
+    assert_eq!(endpoint["port"], service["spec"]["ports"][1]["name"]);
+    assert_eq!(service["spec"]["ports"][1]["port"], admin);
+    let secret = yaml("kubernetes/secret.yaml");
+    let credentials = &endpoint["authorization"]["credentials"];
+    assert_eq!(credentials["name"], secret["metadata"]["name"]);
+    let token = credentials["key"].as_str().expect("a key");
+    assert!(secret["stringData"][token].is_string() && map.contains(token));
     let ingress = yaml("kubernetes/ingress.yaml");
     assert_eq!(ingress["spec"]["rules"][0]["http"]["paths"][0]["path"], path);
     let annotations = &ingress["metadata"]["annotations"];

@@ -108,9 +108,10 @@ fn commands_of_an_operator_find_the_weir_that_runs_with_the_environment_of_the_u
     let text = format!(
         "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
          [log]\nformat = \"json\"\n[audit]\nenabled = true\n[state]\ndir = \"{state}\"\n\
-         [upstreams.gone]\nurl = \"http://127.0.0.1:1/mcp\"\n"
+         [upstreams.prompts]\nprompts_dir = \"prompts\"\n"
     );
     std::fs::write(&config, text).expect("written");
+    std::fs::create_dir(folder.path().join("prompts")).expect("made");
     std::fs::create_dir(&here).expect("made");
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(["serve", "--config"]).arg(&config).current_dir(&here).env_clear();

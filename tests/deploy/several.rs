@@ -101,7 +101,7 @@ fn the_pods_reach_each_other_and_the_store_and_nobody_else_does() {
     let rules = policy["ingress"].as_array().expect("rules");
     let fleet_rules: Vec<_> = rules.iter().filter(|rule| rule["ports"] == fleet_port).collect();
     assert_eq!(fleet_rules, [&json!({ "from": of(&replica), "ports": fleet_port })]);
-    assert_eq!(rules.len(), 2, "and the clients");
+    assert_eq!(rules.len(), 3, "and the clients, and Prometheus");
     let leaving = policy["egress"].as_array().expect("rules");
     assert!(leaving.contains(&json!({ "to": of(&replica), "ports": fleet_port })));
     assert!(leaving.contains(&json!({ "to": of(&store), "ports": at(port) })));

@@ -179,7 +179,8 @@ Examples:
 
 Exit code 0 if the configuration is active now, changed or not; 1 if it was rejected and the \
 previous one stays active, with the report on standard error; 3 if the token is rejected; 4 if \
-Weir is not running; 78 if it is not running and the configuration has a mistake. The request goes to the listener of [admin].";
+Weir is not running; 78 if it is not running and the configuration has a mistake. The request goes \
+to the listener of [admin].";
 
 pub(crate) const TOP: &str = "\
 Examples:

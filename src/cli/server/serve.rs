@@ -17,7 +17,7 @@ use crate::cli::output::{self, progress};
 use crate::cli::server::reload_triggers::{self, SighupStream};
 use crate::cli::server::signals::{self, Signals};
 use crate::cli::server::upgrade::{self, LaunchCommand};
-use crate::cli::server::{fd_limit, fleet, systemd, thread_check};
+use crate::cli::server::{audit_log, fd_limit, fleet, systemd, thread_check};
 use crate::config::{self, Config, FleetConfig};
 use crate::downstream::http::connection::tls::Tls;
 use crate::downstream::http::{self, ListenSocket, ReplicaListener, Workers};
@@ -55,7 +55,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // Files are opened on a blocking thread, so that this one can react to signals.
     let config = Arc::new(config);
     let settings = Arc::clone(&config);
-    let open_log = move || crate::cli::audit::open(&settings, settings.records_requests());
+    let open_log = move || audit_log::open(&settings, settings.records_requests());
     let log = signals.run_blocking(open_log).await?;
     let inherited = upgrade::inherited_sockets().map_err(socket_failure)?;
     let is_successor = inherited.is_some();

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::app::App;
 use crate::cli::exit::Failure;
 use crate::cli::loading::{ConfigArgs, LoadedConfig, check_client, options, unknown_client};
+use crate::cli::server::audit_log;
 use crate::cli::server::reload_triggers::{self, SighupStream};
 use crate::cli::server::signals::Signals;
 use crate::downstream::{read_handshake, stdio};
@@ -42,8 +43,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // Files are opened on a blocking thread, so that this one can react to signals.
     let config = Arc::new(config);
     let settings = Arc::clone(&config);
-    let log =
-        signals.run_blocking(move || crate::cli::audit::open_log_for_stdio(&settings)).await?;
+    let log = signals.run_blocking(move || audit_log::open_log_for_stdio(&settings)).await?;
     // The client's first message decides how the upstreams are opened.
     let reading = read_handshake(tokio::io::stdin(), config.server.max_body);
     let (client_says, input) = tokio::select! {

@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cpu_bound;
 use crate::json::Object;
-use crate::jsonrpc;
 use crate::mcp::call::{Method, ResponseOutcome, UpstreamRequest, UpstreamResponse};
 use crate::mcp::code;
 use crate::mcp::kind::Kind;
@@ -23,6 +22,7 @@ use crate::sealing::Instance;
 use crate::upstream::input_requests::InputRequests;
 use crate::upstream::message::request_headers::RequestHeaders;
 use crate::upstream::message::{OutboundRequest, SentCount, TransportError, error_code};
+use crate::upstream::session::input_exchange::exchange_with_input;
 use crate::upstream::session::library::LibraryConnection;
 use crate::upstream::session::negotiation::Negotiated;
 use crate::upstream::session::pagination::ListPager;
@@ -330,7 +330,7 @@ impl McpSession {
         let sent = request.sent.clone();
         let result = match request.context.input_requests.clone() {
             Some(input_requests) => {
-                Box::pin(self.exchange_with_input(request, input_requests)).await
+                Box::pin(exchange_with_input(&self.transport, request, input_requests)).await
             }
             None => self.transport.exchange(request).await,
         };
@@ -391,41 +391,6 @@ impl McpSession {
         let Dialect::Legacy(dialect) = &self.dialect else { return };
         let response = self.send_request(Box::new(dialect.build_level_request(level))).await;
         tracing::debug!(level = level.as_str(), ?response, "upstream log level requested");
-    }
-
-    /// Sends a request whose server may send input requests before it responds, and sends it the
-    /// responses.
-    async fn exchange_with_input(
-        &self,
-        request: Box<OutboundRequest>,
-        input_requests: InputRequests,
-    ) -> Result<ResponseOutcome, TransportError> {
-        let headers = request.headers.clone();
-        input_requests.reopen();
-        // Dropped after the exchange: first the request is cancelled, then its input requests are
-        // refused.
-        let open_requests =
-            RejectOnDrop { transport: &self.transport, headers: &headers, input_requests };
-        let forward_responses = async {
-            loop {
-                let submitted = open_requests.input_requests.next_response().await;
-                let Some(message) = submitted.write() else { continue };
-                if let Err(failure) = self.transport.notify(message, &headers).await {
-                    let reason = failure.into_reason();
-                    break TransportError::ConnectionLost(format!(
-                        "the response to its input request was not delivered: {reason}"
-                    ));
-                }
-            }
-        };
-        let response = tokio::select! {
-            biased;
-            response = self.transport.exchange(request) => response?,
-            failure = forward_responses => return Err(failure),
-        };
-        // A server that has responded needs no further input.
-        open_requests.input_requests.close();
-        Ok(response)
     }
 
     /// Receives list changes until the session is over, and subscribes to the resources of
@@ -489,27 +454,6 @@ impl McpSession {
         self.stop.cancel();
         self.check.session_ended();
         self.transport.close().await;
-    }
-}
-
-/// Input requests of a call. Dropping it refuses the open ones, since they will get no response.
-struct RejectOnDrop<'a> {
-    transport: &'a Transport,
-    headers: &'a RequestHeaders,
-    input_requests: InputRequests,
-}
-
-impl Drop for RejectOnDrop<'_> {
-    fn drop(&mut self) {
-        let open = self.input_requests.close();
-        if open.is_empty() {
-            return;
-        }
-        let error = jsonrpc::Error::new(jsonrpc::code::INTERNAL_ERROR, "the call has ended");
-        let error = error.to_bytes();
-        let refuse = |id| jsonrpc::write_error(Some(&id), &error);
-        let refusals = open.into_iter().map(refuse).collect();
-        self.transport.send_responses(refusals, self.headers);
     }
 }
 

@@ -1,12 +1,12 @@
 //! Version negotiation: detects the era of a server, and its transport, by opening the connection.
 //!
-//! `server/discover` goes first. A discover result, or an error that only modern servers send, means
-//! modern; any other response means legacy (spec 2026-07-28, versioning). A silent server and a slow
-//! one look alike: after [`SILENCE`] `initialize` is sent as well, and the first response wins. Over
-//! HTTP some responses may be those of a server of either era that is starting or busy, or of a
-//! proxy before it: then `initialize` is sent, too, and an era that is found so is not remembered.
-//! A server that asks for an access token is not asked further. An `initialize` that is refused with
-//! 400, 404 or 405 leads on to the older HTTP+SSE transport.
+//! `server/discover` goes first. A discover result, or an error that only modern servers send,
+//! means modern; any other response means legacy (spec 2026-07-28, versioning). A silent server and
+//! a slow one look alike: after [`SILENCE`] `initialize` is sent as well, and the first response
+//! wins. Over HTTP some responses may be those of a server of either era that is starting or busy,
+//! or of a proxy before it: then `initialize` is sent, too, and an era that is found so is not
+//! remembered. A server that asks for an access token is not asked further. An `initialize` that is
+//! refused with 400, 404 or 405 leads on to the older HTTP+SSE transport.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -95,9 +95,8 @@ async fn negotiate(
     declared: &Bytes,
 ) -> Result<Negotiated, NegotiationError> {
     let mut discovery = pin!(discover(transport));
-    match tokio::time::timeout(SILENCE, &mut discovery).await {
-        Ok(result) => return continue_after(result, initialize(transport, declared)).await,
-        Err(_) => {}
+    if let Ok(result) = tokio::time::timeout(SILENCE, &mut discovery).await {
+        return continue_after(result, initialize(transport, declared)).await;
     }
     let mut initialization = pin!(initialize(transport, declared));
     tokio::select! {
@@ -113,8 +112,8 @@ async fn negotiate(
     }
 }
 
-/// Returns the result of `server/discover`, or of `initialize` if that shows another era or none. If
-/// both show none, the first response is reported.
+/// Returns the result of `server/discover`, or of `initialize` if that shows another era or none.
+/// If both show none, the first response is reported.
 async fn continue_after(
     discovered: Result<Negotiated, NegotiationError>,
     initialization: impl Future<Output = Result<Negotiated, NegotiationError>>,

@@ -26,7 +26,7 @@ use crate::upstream::{Error, Listing, UpstreamLimits};
 const MAX_STALE_PAGES: usize = 3;
 
 /// Maximum number of omitted elements of a list that are recorded.
-const MAX_OMITTED: usize = 1_000;
+const MAX_OMITTED: usize = 256;
 
 /// Reads one list, page by page.
 pub(crate) struct ListPager<'a, F> {

@@ -9,6 +9,7 @@
 //! runs at a time, and at most one a second. After a session was given up, the next one of its
 //! owner is not given up before the back-off is over. So no client ends the sessions of others.
 
+use std::iter::repeat_with;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,8 +88,7 @@ impl SessionCheck {
         let tasks = &transport.http_client()?.pool.tracker;
         let (check, checked_at) = (Arc::clone(self), Arc::clone(&self.checked_at));
         let (transport, is_unexecuted) = (transport.clone(), form.is_unexecuted());
-        let requests = std::iter::repeat_with(harmless).take(if is_unexecuted { 1 } else { 2 });
-        let requests: Vec<_> = requests.map(Box::new).collect();
+        let requests = repeat_with(harmless).take(if is_unexecuted { 1 } else { 2 }).collect();
         if !is_unexecuted {
             if let Ok(checked_at) = checked_at.try_lock_owned() {
                 tasks.spawn(check.run(checked_at, form, transport, requests));
@@ -108,7 +108,7 @@ impl SessionCheck {
         mut checked_at: OwnedMutexGuard<Option<Instant>>,
         form: FailureForm,
         transport: Transport,
-        requests: Vec<Box<OutboundRequest>>,
+        requests: Vec<OutboundRequest>,
     ) {
         let is_recent = checked_at.is_some_and(|at| at.elapsed() < MIN_CHECK_INTERVAL);
         let is_given_up = self.given_up.borrow().is_some();
@@ -140,13 +140,13 @@ impl SessionCheck {
     async fn all_fail_alike(
         form: &FailureForm,
         transport: &Transport,
-        requests: Vec<Box<OutboundRequest>>,
+        requests: Vec<OutboundRequest>,
     ) -> bool {
         for (count, request) in requests.into_iter().enumerate() {
             if count > 0 {
                 sleep(CHECK_PAUSE).await;
             }
-            let answer = timeout(CHECK_TIMEOUT, transport.exchange(request)).await;
+            let answer = timeout(CHECK_TIMEOUT, transport.exchange(Box::new(request))).await;
             let failure = answer.ok().and_then(Result::err);
             if failure.as_ref().and_then(FailureForm::of).as_ref() != Some(form) {
                 return false;

@@ -1,4 +1,4 @@
-//! Sessions that a server does not know any more, and the check that tells them from those that work.
+//! Sessions that a server does not know any more, and the check that tells them from others.
 
 use std::collections::BTreeSet;
 use std::pin::pin;

@@ -436,7 +436,7 @@ async fn the_reason_contains_the_text_of_a_refusal_and_the_place_of_a_redirectio
         let mut world = World::start(settings);
         let response = hyper::Response::builder().status(status).header(name, value);
         world.post().await.reply(response, body);
-        if status < 300 || status >= 400 {
+        if !(300..400).contains(&status) {
             // HTTP+SSE is tried, too.
             world.request().await.status(405);
         }

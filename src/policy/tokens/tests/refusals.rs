@@ -4,8 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use super::mint::{self, NOW, claims_but, token, token_of};
 use super::{TestPolicy, settings};
+use crate::policy::Refusal::{self, Blocked, IssuedBefore, NoIssueTime};
 use crate::policy::role::Role;
-use crate::policy::tokens::TokenError::{self, *};
+use crate::policy::tokens::TokenError;
 use crate::policy::{self, AuthAttempt, AuthError, Credentials, Refusals};
 
 fn refusing(refuse: impl Fn(&mut Refusals)) -> policy::Settings {
@@ -17,6 +18,10 @@ fn refusing(refuse: impl Fn(&mut Refusals)) -> policy::Settings {
         refusals,
         ..policy::Settings::default()
     }
+}
+
+fn refused(refusal: Refusal) -> AuthError {
+    AuthError::Token(refusal.into())
 }
 
 fn issued(at: impl std::fmt::Display) -> String {
@@ -33,7 +38,7 @@ async fn a_refused_user_or_token_is_refused_at_once_and_others_are_not() {
     let undated = token_of(&claims_but(&format!("\"iat\":{NOW},"), ""));
     let other_application = token_of(&claims_but("\"azp\":\"ide\"", "\"azp\":\"cli\""));
     let bob = token_of(&claims_but("\"sub\":\"ann\"", "\"sub\":\"bob\""));
-    let rows: [(Refuse, &str, Option<TokenError>); 13] = [
+    let rows: [(Refuse, &str, Option<Refusal>); 13] = [
         (|_| {}, &good, None),
         (|_| {}, &undated, None),
         (|it| it.block("corp", "ann"), &good, Some(Blocked)),
@@ -56,7 +61,7 @@ async fn a_refused_user_or_token_is_refused_at_once_and_others_are_not() {
         let (principal, pass) =
             fixture.policy.authenticate(attempt, mint::now()).await.expect("it is accepted");
         fixture.policy = fixture.policy.with_settings(refusing(refuse));
-        let expected = refusal.map(AuthError::Token);
+        let expected = refusal.map(refused);
         assert_eq!(fixture.authenticate(token).await.err(), expected, "row {row}");
         // Streams and sessions are judged by what was verified when they began.
         let again = fixture.policy.reauthenticate(&pass, &principal, mint::now());
@@ -75,10 +80,13 @@ async fn a_token_that_is_first_seen_under_the_refusal_is_refused_each_time() {
     fixture.policy = fixture.policy.with_settings(refusing(|it| it.block("corp", "ann")));
     for _ in 0..2 {
         let refused = fixture.authenticate(&token("RS256")).await.err();
-        assert_eq!(refused, Some(AuthError::Token(Blocked)));
+        assert_eq!(refused, Some(self::refused(Blocked)));
     }
     // A forged token of a blocked user is a wrong signature: nothing unverified is reported.
     let forged = mint::signed("other ES256", r#"{"alg":"ES256","kid":"ES256"}"#, &mint::claims());
-    assert_eq!(fixture.authenticate(&forged).await.err(), Some(AuthError::Token(Signature)));
+    assert_eq!(
+        fixture.authenticate(&forged).await.err(),
+        Some(AuthError::Token(TokenError::Signature))
+    );
     fixture.close().await;
 }
