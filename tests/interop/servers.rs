@@ -273,3 +273,29 @@ async fn a_real_server_of_the_older_transport_is_found_used_and_found_again() {
     soon(client.cancel()).await.unwrap();
     served.stop().await;
 }
+
+#[tokio::test]
+async fn a_real_server_that_is_restarted_several_times_serves_the_next_call() {
+    let (port, ready) = (free_port(), "listening on port");
+    let mut server = everything_on(port, "streamableHttp", ready).await;
+    let fleet = Fleet::new(&format!("[upstreams.real]\nurl = \"http://127.0.0.1:{port}/mcp\"\n"));
+    let mut served = fleet.serve().await;
+    served.log.logged("upstream listed", "real").await;
+    let listener = Listener::default();
+    let clients = [legacy(), modern()].map(|lifecycle| over_http(&served, lifecycle, &listener));
+    let clients = futures::future::join_all(clients).await;
+    for message in ["a", "b", "c"] {
+        for client in &clients {
+            let echoed = call(client, "real__echo", json!({ "message": message })).await;
+            assert_eq!(echoed, format!("Echo: {message}"));
+        }
+        // The next server knows none of the sessions, and says so with status 400.
+        server.kill().await.unwrap();
+        server = everything_on(port, "streamableHttp", ready).await;
+    }
+    for client in clients {
+        assert_eq!(call(&client, "real__echo", json!({ "message": "d" })).await, "Echo: d");
+        soon(client.cancel()).await.unwrap();
+    }
+    served.stop().await;
+}
