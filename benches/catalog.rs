@@ -43,7 +43,7 @@ fn name(text: &str) -> UpstreamName {
 }
 
 fn catalog(upstreams: &[UpstreamName]) -> Catalog {
-    let outlet = |name: &UpstreamName| ExportRules {
+    let export = |name: &UpstreamName| ExportRules {
         name: name.clone(),
         prefix: name.clone(),
         prompts: AllowDeny::everything(),
@@ -53,7 +53,7 @@ fn catalog(upstreams: &[UpstreamName]) -> Catalog {
     };
     Catalog::new(Settings {
         naming: Naming::default(),
-        exports: upstreams.iter().map(outlet).collect(),
+        exports: upstreams.iter().map(export).collect(),
         page_items: 200,
         page_bytes: 1 << 20,
         instructions: true,

@@ -1,4 +1,4 @@
-//! Listener for operators: health, status, metrics, reload, remaining quota.
+//! Listener for operators: health, status, metrics, reload, remaining quota, roles of users.
 //!
 //! It has a port of its own, beside the client listener. The numbers of the other modules are read
 //! when a request asks for them. The only action is a reload of the configuration, which requires
@@ -20,6 +20,7 @@ pub mod reload;
 pub mod remaining_quota;
 pub mod status;
 pub mod token;
+pub mod users;
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::audit::Audit;
 use crate::downstream::host_check::AllowedHost;
-use crate::downstream::http::Workers;
+use crate::downstream::http::{Tls, Workers};
 use crate::downstream::{self, ServerStateCell};
 use crate::gateway::Gateway;
 use crate::secret::Secret;
@@ -57,6 +58,8 @@ pub struct Settings {
     pub reloads: Arc<LastReload>,
     /// Worker threads of client connections.
     pub workers: Arc<Workers>,
+    /// Certificates of the endpoint, for their expiry.
+    pub tls: Option<Arc<Tls>>,
 }
 
 /// State that the routes read.

@@ -50,7 +50,7 @@ use crate::memory_budget::{BufferLimit, MemoryBudget};
 use crate::policy::Principal;
 use crate::quota::PerPrincipal;
 use era::Versions;
-use host_check::{AllowedHost, Origin};
+use host_check::{AllowedHost, Origin, RefusedValues};
 use http::ProtectedResource;
 use http::connection::idle_eviction::OpenConnections;
 use http::http_sse::SseSessions;
@@ -174,6 +174,8 @@ pub struct ServerState {
     /// Questions to other replicas whether clients have calls in progress there, for the sessions
     /// of these clients, or for calls without a session.
     questions: Arc<SharedQuestions<(Principal, Option<Box<str>>)>>,
+    /// Refused values of Host and Origin that the log has.
+    refused_values: Arc<RefusedValues>,
     /// Tracker of all tasks of this module, so that a drain can wait for them.
     tracker: TaskTracker,
     /// Shutdown token: no new requests, streams end, calls that a client waits for continue.
@@ -204,6 +206,7 @@ impl ServerState {
             hops: Arc::default(),
             deliveries: Arc::default(),
             questions: Arc::default(),
+            refused_values: Arc::default(),
             gateway,
             settings,
             tracker: tasks,
@@ -257,6 +260,11 @@ impl ServerState {
     /// This replica and its fleet, if there is one.
     pub(crate) fn fleet(&self) -> Option<&Arc<Fleet>> {
         self.settings.fleet.as_ref()
+    }
+
+    /// Refused values of Host and Origin that the log of this process has.
+    pub(crate) fn refused_values(&self) -> &RefusedValues {
+        &self.refused_values
     }
 
     /// Number of open legacy sessions.

@@ -55,7 +55,9 @@ use authentication::{AuthMethod, ConnectionOrigin};
 pub use client_notifications::{ClientNotification, ClientNotifications};
 pub use config_snapshot::{ConfigSnapshot, SnapshotParts};
 pub use error::Error;
-pub use metrics::{GatewayMetrics, LimitHits, RefusalReason, RequestStatus, RequestTimer};
+pub use metrics::{
+    GatewayMetrics, LimitHits, RefusalReason, RequestStatus, RequestTimer, RoleMetrics,
+};
 pub use request::{Admission, ResolvedItem};
 pub use round_trips::PendingInput;
 use startup::StartupBarrier;

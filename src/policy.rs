@@ -14,7 +14,7 @@ pub mod refusals;
 pub mod role;
 pub mod tokens;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,6 +31,7 @@ use limits::{Limit, Limits};
 pub use refusals::{Refusal, Refusals};
 use role::{Role, Roles};
 use tokens::{Fetch, TokenError, Tokens};
+pub use tokens::{SeenUser, UserSearch};
 
 /// Credentials of a request.
 #[derive(Clone, Copy)]
@@ -204,6 +205,8 @@ pub struct Policy {
     certificates: Certificates,
     limits: Limits,
     tokens: Tokens,
+    /// Times at which clients are refused from then on.
+    expiries: Vec<SystemTime>,
 }
 
 /// Name of clients without credentials.
@@ -276,6 +279,7 @@ impl Policy {
             local_role: settings.local_role.into(),
             keys: Keys::new(&settings.clients),
             certificates: Certificates::new(&settings.clients),
+            expiries: settings.clients.iter().filter_map(|client| client.expires).collect(),
             clients: settings
                 .clients
                 .into_iter()
@@ -395,6 +399,26 @@ impl Policy {
         }
     }
 
+    /// Finds a user of an identity provider by name, `<provider>/<user>`.
+    pub fn find_user(&self, name: &str) -> UserSearch {
+        self.tokens.find_user(name)
+    }
+
+    /// Returns the number of users with a valid token and without a role, by identity provider.
+    pub fn users_without_role(&self) -> BTreeMap<String, usize> {
+        self.tokens.users_without_role()
+    }
+
+    /// Returns a principal with these roles, for the command line.
+    pub fn principal_with(&self, name: &str, roles: &BTreeSet<Arc<str>>) -> Principal {
+        Principal::new(name, self.roles.combine(roles).unwrap_or_else(|| role::NO_ROLE.into()))
+    }
+
+    /// Returns the next time at which the key or the certificate of a client stops to be accepted.
+    pub fn next_key_expiry(&self, now: SystemTime) -> Option<SystemTime> {
+        self.expiries.iter().copied().filter(|expires| *expires > now).min()
+    }
+
     /// Returns the principal of this name, for the command line's `--as`.
     pub fn principal(&self, name: &str) -> Option<Principal> {
         let anonymous = self.anonymous.iter().find(|anonymous| *anonymous.name == *name);
@@ -419,6 +443,11 @@ impl Policy {
     /// Returns the rules of a principal's role.
     pub fn role(&self, principal: &Principal) -> Arc<Role> {
         self.roles.get(&principal.role).0
+    }
+
+    /// Returns the names of the roles of the configuration.
+    pub fn role_names(&self) -> impl Iterator<Item = &str> {
+        self.roles.names()
     }
 
     /// Returns whether the configuration has this role.
@@ -474,6 +503,23 @@ mod tests {
         let role = |name: &str| policy.principal(name).map(|found| found.role);
         assert_eq!(["bob", "ann"].map(role), [Some("dev".into()), Some("dev".into())]);
         assert_eq!(role("eve"), None);
+    }
+
+    #[test]
+    fn the_next_expiry_is_that_of_a_client_that_is_still_accepted() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(100);
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let next = |ends: &[Option<u64>]| {
+            let clients = ends.iter().map(|end| ClientCredentials {
+                expires: end.map(at),
+                ..ClientCredentials::default()
+            });
+            let settings = Settings { clients: clients.collect(), ..Settings::default() };
+            Policy::new(settings).next_key_expiry(now)
+        };
+        assert_eq!(next(&[]), None);
+        assert_eq!(next(&[None, Some(99), Some(100)]), None);
+        assert_eq!(next(&[Some(300), None, Some(99), Some(101)]), Some(at(101)));
     }
 
     #[test]

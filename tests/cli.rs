@@ -55,6 +55,8 @@ mod supervising;
 mod surroundings;
 #[path = "cli/telling.rs"]
 mod telling;
+#[path = "cli/users.rs"]
+mod users;
 #[cfg(target_os = "linux")]
 #[path = "cli/watching.rs"]
 mod watching;

@@ -18,8 +18,8 @@ use tokio::sync::Mutex;
 
 use super::reload::ReloadReport;
 use super::status::Status;
-use super::{Admin, health, metrics, remaining_quota};
-use crate::downstream::host_check;
+use super::{Admin, health, metrics, remaining_quota, users};
+use crate::downstream::host_check::{self, HostRejection};
 use crate::secret::Secret;
 
 /// Routes, each with its own path.
@@ -35,14 +35,23 @@ pub enum Route {
     Status,
     /// Remaining quota of one client for one item.
     Limits,
+    /// Role of one user of an identity provider.
+    Users,
     /// Reload of the configuration.
     Reload,
 }
 
 impl Route {
     /// All routes.
-    pub const ALL: [Self; 6] =
-        [Self::Healthz, Self::Readyz, Self::Metrics, Self::Status, Self::Limits, Self::Reload];
+    pub const ALL: [Self; 7] = [
+        Self::Healthz,
+        Self::Readyz,
+        Self::Metrics,
+        Self::Status,
+        Self::Limits,
+        Self::Users,
+        Self::Reload,
+    ];
 
     /// Returns the path.
     pub const fn path(self) -> &'static str {
@@ -52,6 +61,7 @@ impl Route {
             Self::Metrics => "/metrics",
             Self::Status => "/status",
             Self::Limits => "/limits",
+            Self::Users => "/users",
             Self::Reload => "/reload",
         }
     }
@@ -59,9 +69,12 @@ impl Route {
     /// Returns the allowed methods; others get 405.
     pub const fn methods(self) -> &'static [Method] {
         match self {
-            Self::Healthz | Self::Readyz | Self::Metrics | Self::Status | Self::Limits => {
-                &[Method::GET, Method::HEAD]
-            }
+            Self::Healthz
+            | Self::Readyz
+            | Self::Metrics
+            | Self::Status
+            | Self::Limits
+            | Self::Users => &[Method::GET, Method::HEAD],
             Self::Reload => &[Method::POST],
         }
     }
@@ -73,7 +86,7 @@ impl Route {
             Self::Healthz => false,
             Self::Readyz => verbose && !loopback,
             Self::Metrics => !loopback,
-            Self::Status | Self::Limits | Self::Reload => true,
+            Self::Status | Self::Limits | Self::Users | Self::Reload => true,
         }
     }
 }
@@ -127,6 +140,10 @@ pub(super) async fn respond<B: Body>(
             Some(left) => json(StatusCode::OK, &left),
             None => text(StatusCode::NOT_FOUND, "unknown client, or malformed query\n"),
         },
+        Route::Users => match users::respond(admin, query) {
+            Some(user) => json(StatusCode::OK, &user),
+            None => text(StatusCode::NOT_FOUND, "malformed query\n"),
+        },
         Route::Reload => {
             let _working = work.lock().await;
             let reloaded = (admin.reload)().await;
@@ -154,7 +171,14 @@ fn is_ours<B>(admin: &Admin, request: &Request<B>) -> bool {
     let headers = request.headers();
     let host = host_check::single_value(headers, &HOST).unwrap_or_default();
     let by_address = !admin.settings.loopback && !headers.contains_key(ORIGIN) && is_address(host);
-    by_address || host_check::check(&admin.hosts, request.uri(), headers).is_ok()
+    let check = || host_check::check(&admin.hosts, request.uri(), headers);
+    let warn_once = |rejection: &HostRejection| {
+        // No key accepts an Origin here.
+        if *rejection != HostRejection::Origin {
+            admin.server_state.now().refused_values().warn_once(*rejection, headers);
+        }
+    };
+    by_address || check().inspect_err(warn_once).is_ok()
 }
 
 /// Returns whether a Host is an IP address, with or without a port.

@@ -9,7 +9,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -113,6 +113,7 @@ impl Admin {
             None,
             limits.iter().map(|(limit, it)| (vec![("limit", &**limit)], ConstCounter::new(*it))),
         )?;
+        self.write_access(out, status)?;
         let Some(audit) = &status.audit else { return Ok(()) };
         for (name, help, value) in [
             ("weir_audit_lost", "Audit entries that could not be written", audit.lost),
@@ -126,6 +127,52 @@ impl Admin {
         }
         let help = "Whether the audit log cannot be written at present";
         out.single("weir_audit_failing", help, None, gauge(audit.failing.into()))
+    }
+
+    fn write_access(&self, out: &mut MetricsWriter<'_>, status: &Status) -> fmt::Result {
+        let config = self.gateway.config();
+        let roles = config.role_metrics();
+        let requests = roles.requests().into_iter();
+        out.family(
+            "weir_role_requests",
+            "Requests of authenticated clients, by role",
+            None,
+            requests.map(|(role, count)| (vec![("role", role)], ConstCounter::new(count))),
+        )?;
+        let refusals = roles.refusals().into_iter().map(|(role, reason, count)| {
+            (vec![("role", role), ("reason", reason)], ConstCounter::new(count))
+        });
+        let help = "Refused requests of authenticated clients, by role and reason";
+        out.family("weir_role_refusals", help, None, refusals)?;
+        let users = status.users_without_role.iter();
+        out.family(
+            "weir_users_without_role",
+            "Users with a valid token and without a role, by identity provider",
+            None,
+            users.map(|(provider, count)| (vec![("provider", &**provider)], gauge(*count as u64))),
+        )?;
+        let now = SystemTime::now();
+        let tls = self.settings.tls.as_ref();
+        let (server, client_ca) = tls.map(|tls| tls.expiries(now)).unwrap_or_default();
+        let ends = [
+            ("client_key", config.next_key_expiry(now)),
+            ("server_certificate", server),
+            ("client_ca", client_ca),
+        ]
+        .map(|(what, end)| (vec![("what", what)], end));
+        let upstreams = self.gateway.upstreams();
+        let upstreams = upstreams.iter().map(|it| {
+            let labels = vec![("what", "upstream_certificate"), ("upstream", it.name().as_str())];
+            (labels, it.certificate_expiry())
+        });
+        out.family(
+            "weir_expiry",
+            "Time until the next client key or certificate expires; negative if it has expired",
+            Some(&Unit::Seconds),
+            ends.into_iter().chain(upstreams).filter_map(|(labels, end)| {
+                Some((labels, ConstGauge::new(seconds_until(end?, now))))
+            }),
+        )
     }
 
     fn write_fleet(&self, out: &mut MetricsWriter<'_>, status: &Status) -> fmt::Result {
@@ -291,6 +338,14 @@ fn operation(method: &'static str, error: Option<&'static str>) -> Labels<'stati
     labels
 }
 
+/// Returns the time until a moment, which is negative if it has passed.
+fn seconds_until(end: SystemTime, now: SystemTime) -> f64 {
+    match end.duration_since(now) {
+        Ok(left) => left.as_secs() as f64,
+        Err(past) => -past.duration().as_secs_f64().ceil(),
+    }
+}
+
 fn gauge(value: u64) -> ConstGauge<f64> {
     ConstGauge::new(value as f64)
 }
@@ -322,5 +377,21 @@ impl MetricsWriter<'_> {
         value: V,
     ) -> fmt::Result {
         value.encode(self.0.encode_descriptor(name, help, unit, V::TYPE)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_time_until_a_moment_that_has_passed_is_negative() {
+        let at = |millis| UNIX_EPOCH + Duration::from_millis(millis);
+        for (end, seconds) in
+            [(90_000, 60.0), (31_500, 1.0), (30_000, 0.0), (29_999, -1.0), (0, -30.0)]
+        {
+            assert_eq!(seconds_until(at(end), at(30_000)), seconds, "{end}");
+        }
     }
 }

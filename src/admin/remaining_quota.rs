@@ -2,6 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Admin;
@@ -23,19 +24,25 @@ pub struct QuotaQuery {
 impl QuotaQuery {
     /// Encodes the query string; names may contain any character.
     pub fn to_query(&self) -> String {
-        let json = serde_json::to_vec(self).unwrap_or_default();
-        format!("about={}", URL_SAFE_NO_PAD.encode(json))
+        encode_query(self)
     }
+}
 
-    fn from_query(query: &str) -> Option<Self> {
-        let json = URL_SAFE_NO_PAD.decode(query.strip_prefix("about=")?).ok()?;
-        serde_json::from_slice(&json).ok()
-    }
+/// Encodes the query string of a route that is asked about something.
+pub(super) fn encode_query(about: &impl Serialize) -> String {
+    let json = serde_json::to_vec(about).unwrap_or_default();
+    format!("about={}", URL_SAFE_NO_PAD.encode(json))
+}
+
+/// Decodes such a query string.
+pub(super) fn decode_query<T: DeserializeOwned>(query: &str) -> Option<T> {
+    let json = URL_SAFE_NO_PAD.decode(query.strip_prefix("about=")?).ok()?;
+    serde_json::from_slice(&json).ok()
 }
 
 /// Processes a query; `None` if it is malformed or the client is unknown.
 pub(super) fn respond(admin: &Admin, query: &str) -> Option<Vec<RemainingQuota>> {
-    let QuotaQuery { client, method, upstream, item } = QuotaQuery::from_query(query)?;
+    let QuotaQuery { client, method, upstream, item } = decode_query(query)?;
     let client_context = admin.gateway.named_client(&client)?;
     Some(client_context.remaining_limits(&method, &upstream.parse().ok()?, &item))
 }
@@ -55,9 +62,9 @@ mod tests {
         };
         let query = query_value.to_query();
         assert!(query.bytes().all(|byte| byte.is_ascii_graphic()), "{query}");
-        assert_eq!(QuotaQuery::from_query(&query), Some(query_value));
+        assert_eq!(decode_query(&query), Some(query_value));
         for query in ["", "about=", "about=e30", "about=%%", "x"] {
-            assert_eq!(QuotaQuery::from_query(query), None, "{query}");
+            assert_eq!(decode_query::<QuotaQuery>(query), None, "{query}");
         }
     }
 }

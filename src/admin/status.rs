@@ -57,6 +57,8 @@ pub struct Status {
     pub refusals: BTreeMap<String, u64>,
     /// Limits that have refused requests.
     pub limits: Vec<LimitStatus>,
+    /// Users with a valid token and without a role, by identity provider.
+    pub users_without_role: BTreeMap<String, usize>,
     /// State of the fleet; `None` if the process serves its clients alone.
     pub fleet: Option<FleetStatus>,
     /// State of the audit log; `None` if it is off.
@@ -221,6 +223,7 @@ impl Status {
             methods: MethodStatus::all(metrics),
             refusals: refusals.collect(),
             limits: limits.collect(),
+            users_without_role: gateway.users_without_role(),
             fleet: admin.server_state.now().fleet().map(|fleet| fleet.status()),
             audit: admin.settings.audit.status(),
             usage: Process::read().map(|it| it.usage),

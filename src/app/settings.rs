@@ -524,12 +524,12 @@ transport = "sse"
         let settings = catalog(&config());
         assert_eq!(settings.naming, Naming::new(Some("_-"), Characters::Any, 57));
         assert_eq!(settings.page_items, 14);
-        let outlet = &settings.exports[0];
-        assert_eq!((outlet.name.as_str(), outlet.prefix.as_str()), ("hub", "pre"));
-        assert!(outlet.prompts.allow("p1") && !outlet.prompts.allow("x"));
-        assert!(!outlet.tools.allow("t1") && outlet.tools.allow("x"));
-        assert!(outlet.resources.allow("r1") && !outlet.resources.allow("x"));
-        assert_eq!(outlet.rename, [(Kind::Tool, "a".to_owned(), "b".to_owned())]);
+        let exports = &settings.exports[0];
+        assert_eq!((exports.name.as_str(), exports.prefix.as_str()), ("hub", "pre"));
+        assert!(exports.prompts.allow("p1") && !exports.prompts.allow("x"));
+        assert!(!exports.tools.allow("t1") && exports.tools.allow("x"));
+        assert!(exports.resources.allow("r1") && !exports.resources.allow("x"));
+        assert_eq!(exports.rename, [(Kind::Tool, "a".to_owned(), "b".to_owned())]);
     }
 
     #[test]

@@ -201,6 +201,32 @@ fn an_altered_name_leaves_the_original_in_the_title_unless_there_is_one() {
 }
 
 #[test]
+fn the_first_page_is_measured_by_items_and_by_bytes_and_by_what_a_client_can_use() {
+    let keys = ["a", "b", "c", "d", "e"];
+    let size = |page_items, page_bytes, form| {
+        let catalog = Catalog::new(Settings { page_items, page_bytes, ..settings(&["a"]) });
+        catalog.lists("a", Kind::Tool, &keys);
+        catalog.seen(&["*"], &[]).first_page_size(Kind::Tool, form)
+    };
+    for (page_items, page_bytes, expected) in [
+        (2, 1_000, (2, 5)),
+        (4, 1_000, (4, 5)),
+        (5, 1_000, (5, 5)),
+        (9, 1_000, (5, 5)),
+        // Each item has 21 bytes and a comma.
+        (9, 70, (3, 5)),
+        (9, 1, (1, 5)),
+    ] {
+        for form in [DefinitionForm::Newest, DefinitionForm::Older] {
+            assert_eq!(size(page_items, page_bytes, form), expected, "{page_items} {page_bytes}");
+        }
+    }
+    let catalog = catalog(&["a"]);
+    let view = catalog.seen(&["*"], &[]);
+    assert_eq!(view.first_page_size(Kind::Prompt, DefinitionForm::Newest), (0, 0));
+}
+
+#[test]
 fn an_item_is_shown_under_its_public_name_and_with_every_other_byte() {
     let mut settings = settings(&["a"]);
     settings.exports[0].rename = vec![(Kind::Prompt, "x".into(), "neat".into())];
@@ -451,7 +477,7 @@ fn a_uri_that_is_not_listed_goes_by_template_and_then_by_origin() {
 }
 
 #[test]
-fn an_outlets_rules_hold_for_uris_that_are_not_listed() {
+fn the_rules_of_an_upstream_hold_for_uris_that_are_not_listed() {
     let mut settings = settings(&["a"]);
     settings.exports[0].resources = AllowDeny::new(&["r://a/*"], &["r://a/secret*"]);
     let catalog = Catalog::new(settings);

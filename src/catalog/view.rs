@@ -64,13 +64,8 @@ impl RoleView {
     /// vanished, or may never have been visible here.
     pub fn page(&self, kind: Kind, after: Option<&Cursor>, form: DefinitionForm) -> CatalogPage {
         let table = &self.tables[kind.index()];
-        let key = PageKey {
-            form,
-            start: after.map_or(0, |cursor| table.place_after(&cursor.upstream, &cursor.key)),
-            max_items: self.settings.page_items.max(1),
-            max_bytes: self.settings.page_bytes,
-        };
-        let page = table.pages().get(key, || render(table.rows(), key));
+        let place = |cursor: &Cursor| table.place_after(&cursor.upstream, &cursor.key);
+        let page = self.rendered_page(table, after.map_or(0, place), form);
         CatalogPage {
             items: page.items.clone(),
             next: page.next.as_ref().map(|(next, _)| next.clone()),
@@ -79,6 +74,26 @@ impl RoleView {
                 .map(|until| until.saturating_duration_since(Instant::now())),
             is_private: self.is_private[kind.index()],
         }
+    }
+
+    /// Number of items on the first page of a list, and on all its pages.
+    pub fn first_page_size(&self, kind: Kind, form: DefinitionForm) -> (usize, usize) {
+        let table = &self.tables[kind.index()];
+        let count = |rows: &[Arc<ExportedItem>]| rows.iter().filter(|row| row.is_for(form)).count();
+        let page = self.rendered_page(table, 0, form);
+        let end = page.next.as_ref().map_or(table.rows().len(), |(_, start)| *start);
+        (count(&table.rows()[..end]), count(table.rows()))
+    }
+
+    fn rendered_page(
+        &self,
+        table: &Table,
+        start: usize,
+        form: DefinitionForm,
+    ) -> Arc<RenderedPage> {
+        let (max_items, max_bytes) = (self.settings.page_items.max(1), self.settings.page_bytes);
+        let key = PageKey { form, start, max_items, max_bytes };
+        table.pages().get(key, || render(table.rows(), key))
     }
 
     /// All listed items of a kind, in the order of the list.

@@ -88,6 +88,7 @@ pub(super) fn settings(
         audit,
         reloads: Arc::default(),
         workers: Arc::default(),
+        tls: None,
     }
 }
 

@@ -12,6 +12,7 @@ use crate::catalog::{ExportProblems, RoleView};
 use crate::cli::instance::fleet::check_store;
 use crate::cli::loading::{ConfigArgs, options, print_warnings};
 use crate::cli::output::render::{counted, sanitize_line};
+use crate::cli::query::first_pages::find_cut_lists;
 use crate::cli::query::oneshot::{OneShotGateway, describe_connection};
 use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::cli::server::log;
@@ -98,6 +99,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let mut warnings = problems(&oneshot.config.warnings);
     let printed_before = warnings.len();
     warnings.extend(find_idle_patterns(&oneshot.config, &oneshot.operator_context.view()));
+    warnings.extend(find_cut_lists(&oneshot));
     let store = check_store(&oneshot.config).await;
     warnings.extend(store.as_ref().into_iter().flatten().cloned());
     let report = CheckReport { upstreams: Some(&rows), warnings };
@@ -246,11 +248,11 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
 
 /// Describes names of an upstream that clients see in another form, one per line.
 fn altered(config: &Config, configured: &config::UpstreamConfig, view: &RoleView) -> Vec<String> {
-    let (naming, outlet) = (app::naming(&config.naming), &configured.exports);
+    let (naming, exports) = (app::naming(&config.naming), &configured.exports);
     let listed = Kind::ALL.into_iter().flat_map(|kind| view.items(kind));
     let lines = listed.filter(|target| target.upstream.as_str() == configured.name());
     let mut lines = lines.filter_map(|target| {
-        let (_, reason) = outlet.altered(&naming, target.kind, &target.own)?;
+        let (_, reason) = exports.altered(&naming, target.kind, &target.own)?;
         Some(format!("{} {:?} is {} for clients: {reason}", target.kind, target.own, target.key))
     });
     let mut first: Vec<_> = lines.by_ref().take(ExportProblems::MAX).collect();

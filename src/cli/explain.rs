@@ -10,8 +10,10 @@ mod report;
 mod route;
 mod search;
 mod upstream;
+mod user;
 
 use super::exit::Failure;
+use super::loading::{LoadedConfig, ReportArgs, options};
 use super::output;
 use crate::admin::status::HELD_BACK;
 use crate::app;
@@ -19,12 +21,13 @@ use crate::catalog::{ExclusionReason, ExportProblem};
 use crate::cli::output::progress;
 use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
 use crate::cli::query::required_upstreams::{NameMeaning, UpstreamSelection};
-use crate::config::owner_of;
+use crate::config::{Options, owner_of};
 use crate::gateway::ClientContext;
 use crate::mcp::kind::Kind;
 use reasons::RuleSubject;
 use report::{ExplainedItem, Explanation, Statement, StatementTopic, Visibility};
 use search::{SearchHit, search};
+use user::{UserArgs, Viewer};
 
 /// Arguments of `weir explain`.
 #[derive(Debug, clap::Args)]
@@ -37,31 +40,58 @@ pub(super) struct Args {
     #[arg(long, value_enum)]
     kind: Option<Kind>,
     #[command(flatten)]
+    viewer: UserArgs,
+    #[command(flatten)]
     query: QueryArgs,
 }
 
-/// Explains the visibility for one client or for each role.
-pub(super) async fn run(args: Args) -> Result<(), Failure> {
+/// Explains the visibility for one client, user or role, or for each role.
+pub(super) async fn run(mut args: Args) -> Result<(), Failure> {
+    let user = find_user(&args).await?;
+    if user.is_some() {
+        // No client of the configuration.
+        args.query.client = None;
+    }
     let selection = UpstreamSelection::Matching(args.kind, &args.name);
     OneShotGateway::run(&args.query, selection, async |oneshot| {
-        let mut findings = explained_items(oneshot, &args).await;
+        let mut findings = explained_items(oneshot, &args, user.as_ref()).await;
         let live_state = live::LiveState::find(oneshot).await;
+        let client = args.query.client.as_ref();
+        let client = client.or(user.as_ref().and_then(|user| user.user.as_ref()));
         for finding in &mut findings {
             live_state.add_running_state(finding);
-            if let Some(client) = &args.query.client {
+            if let Some(client) = client {
                 live_state.add_remaining_quota(client, finding).await;
             }
         }
-        let explanation = Explanation::new(&args.name, args.query.client.as_ref(), findings);
+        let label = client.or(user.as_ref().map(|user| &user.label));
+        let explanation = Explanation::new(&args.name, client, label, findings);
         output::print_report(oneshot.json, &explanation, |out| explanation.write_text(out))?;
         explanation.end()
     })
     .await
 }
 
-async fn explained_items(oneshot: &OneShotGateway, args: &Args) -> Vec<ExplainedItem> {
+/// Finds the viewer, if it is no client of the configuration.
+async fn find_user(args: &Args) -> Result<Option<Viewer>, Failure> {
+    let client = args.query.client.as_deref();
+    if client.is_none() && args.viewer.is_empty() {
+        return Ok(None);
+    }
+    let ReportArgs { config, .. } = &args.query.report;
+    // Without upstreams: nothing of them is needed to find a role.
+    let options = Options { only: Some(Vec::new()), ..options(true) };
+    let LoadedConfig { config, source, .. } = config.load(&options).await?;
+    user::find(&args.viewer, client, &config, &source).await
+}
+
+async fn explained_items(
+    oneshot: &OneShotGateway,
+    args: &Args,
+    user: Option<&Viewer>,
+) -> Vec<ExplainedItem> {
     let (config, kind) = (&oneshot.config, args.kind);
-    let viewers = viewers(oneshot, args);
+    let viewers = viewers(oneshot, args, user);
     let meant = NameMeaning::classify(config, kind, &args.name);
     let NameMeaning { upstream, own, is_uri } = meant;
     let name = upstream.map(|it| it.name.clone());
@@ -105,20 +135,27 @@ async fn explained_items(oneshot: &OneShotGateway, args: &Args) -> Vec<Explained
 struct ExplainAs {
     role: String,
     context: ClientContext,
-    /// Statement about the client that has this role, and its place in the configuration.
-    client: Option<Statement>,
+    /// Statements about the client that has this role; empty for a role of the configuration.
+    client: Vec<Statement>,
 }
 
 impl ExplainAs {
     /// Adds the statement about the client to the others about the visibility.
     fn visibility(&self, visible: bool, statements: Vec<Statement>) -> Visibility {
+        // A user who is refused sees nothing, whatever the role allows.
+        let visible = visible && self.client.iter().all(|statement| statement.good);
         let statements = self.client.iter().cloned().chain(statements).collect();
         Visibility { role: self.role.clone(), visible, statements }
     }
 }
 
-/// Returns the client of `--as`, else each role.
-fn viewers(oneshot: &OneShotGateway, args: &Args) -> Vec<ExplainAs> {
+/// Returns the user or the client of `--as`, else each role.
+fn viewers(oneshot: &OneShotGateway, args: &Args, user: Option<&Viewer>) -> Vec<ExplainAs> {
+    if let Some(Viewer { label, roles, statements, .. }) = user {
+        let context = oneshot.app.gateway().client_with_roles(label, roles);
+        let role = context.principal().role.to_string();
+        return vec![ExplainAs { role, context, client: statements.clone() }];
+    }
     let Some(client) = &args.query.client else {
         let gateway = oneshot.app.gateway();
         let roles = oneshot.config.roles.keys();
@@ -126,7 +163,7 @@ fn viewers(oneshot: &OneShotGateway, args: &Args) -> Vec<ExplainAs> {
             .map(|role| ExplainAs {
                 role: role.clone(),
                 context: gateway.local_client(role),
-                client: None,
+                client: Vec::new(),
             })
             .collect();
     };
@@ -145,7 +182,7 @@ fn viewers(oneshot: &OneShotGateway, args: &Args) -> Vec<ExplainAs> {
     };
     let place = place.map(str::to_owned);
     let statement = Statement { place, ..StatementTopic::Client.good(text) };
-    vec![ExplainAs { role, context, client: Some(statement) }]
+    vec![ExplainAs { role, context, client: vec![statement] }]
 }
 
 /// Explains an item that an upstream lists.
@@ -174,7 +211,7 @@ fn explain_item(
         ExplainedItem { kind, upstream: name, own, key, statements, ..ExplainedItem::default() };
     // If no client can see the item, roles explain nothing, unless `--as` names a client.
     let is_open = finding.is_open();
-    let viewers = viewers.iter().filter(|viewer| is_open || viewer.client.is_some());
+    let viewers = viewers.iter().filter(|viewer| is_open || !viewer.client.is_empty());
     finding.visibilities =
         viewers.map(|viewer| visibility(oneshot, hit, viewer, is_open)).collect();
     finding

@@ -215,5 +215,13 @@ pub(crate) fn unknown_client(config: &Config, name: &str) -> Failure {
         [] => "which defines no clients".to_owned(),
         _ => format!("which has {}", known.join(", ")),
     };
-    Failure::Unauthenticated(format!("no client `{name}` in the configuration, {known}"))
+    let user = match &config.providers[..] {
+        [] => String::new(),
+        [provider, ..] => format!(
+            "; a user of an identity provider is {}/USER, for `weir explain`",
+            provider.tokens.name
+        ),
+    };
+    let name = output::render::sanitize_line(name);
+    Failure::Unauthenticated(format!("no client `{name}` in the configuration, {known}{user}"))
 }

@@ -4,6 +4,7 @@
 pub(crate) mod arguments;
 pub(crate) mod call;
 pub(crate) mod complete;
+pub(crate) mod first_pages;
 pub(crate) mod get;
 pub(crate) mod list;
 pub(crate) mod oneshot;

@@ -11,12 +11,11 @@ use super::{Options, ServerConfig};
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{Described, Key, KeySpec, by_hand, custom, list, parsed, settings};
 use crate::config::reader::report::{ValueError, did_you_mean};
-use crate::config::reader::rule_locations::OWN_ROLE_PREFIX;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
 use crate::mcp::pattern::{AllowDeny, Pattern};
 use crate::policy::ClientCredentials;
-use crate::policy::role::Role;
+use crate::policy::role::{OWN_ROLE_PREFIX, Role};
 
 settings! {
     /// The items that a role may use. Roles are assigned by `clients.<name>.role` or

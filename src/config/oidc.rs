@@ -166,6 +166,7 @@ fn provider(
     let mapped = t.map("roles", |value, v| Ok((value.get_ref().to_string(), role(v)?)));
     tokens.roles = mapped.into_iter().collect();
     tokens.default_role = t.read("default_role", role);
+    ["default_role", "blocked"].into_iter().for_each(|key| t.record_location(key));
     if tokens.default_role.is_none() && !t.has("roles") && !t.has("default_role") {
         let what = "no token of this provider gives a role, and users without a role may use \
                     nothing";

@@ -41,7 +41,8 @@ settings! {
         /// Interval of the comments that Weir sends on an idle event stream, so that no proxy
         /// closes it. Make it shorter than the idle timeout of your proxy.
         sse_keepalive: Duration = downstream::SSE_KEEPALIVE, duration();
-        /// Maximum number of items on one page of a list.
+        /// Maximum number of items on one page of a list. A client that reads only the first page
+        /// sees no more than these: `weir check` says which clients that would concern.
         page_size: usize = 200, count(1..=10_000);
         /// With `true` clients get the instructions of the upstreams of which they see at least one
         /// item: a server's text for models about its use. Each text follows its upstream's name;

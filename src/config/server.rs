@@ -21,6 +21,7 @@ use crate::config::keys::{
 use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
+use crate::downstream::host_check::AllowedHost;
 use crate::downstream::http::connection::tls::{Tls, TlsFileError, TlsFiles, TlsKey};
 use crate::downstream::{self, ClientQuota, ConnectionTimeouts};
 
@@ -49,17 +50,19 @@ settings! {
         public_url: Option<Uri> = None,
             string("http or https URL", shape::URL_WITHOUT_QUERY, public_url).optional();
         /// Values of the `Host` header that are accepted, in addition to the host of `public_url`;
-        /// other values get 403. A value without a port matches every port. On a loopback address
-        /// the loopback names are always accepted.
+        /// other values get 403, and the log has a warning about each, once. A value without a port
+        /// matches every port. On a loopback address the loopback names are always accepted.
         ///
         /// ```toml
         /// allowed_hosts = ["weir.lan", "10.0.0.5:8642"]
         /// ```
         allowed_hosts: Vec<String> = Vec::new(),
             strings(ValueShape::Text("host, or host:port", shape::HOST), value::host);
-        /// Values of the `Origin` header that are accepted, for clients that run in a browser;
-        /// requests with other values get 403, and requests without the header are accepted. On a
-        /// loopback address origins with loopback names are always accepted.
+        /// Values of the `Origin` header that are accepted, for clients that run in a browser: the
+        /// pages of these origins may use the endpoint and read its responses (CORS). Requests with
+        /// other values get 403, and requests without the header are accepted. On a loopback
+        /// address origins with loopback names are accepted as well, but without CORS as long as
+        /// they are not written here: a browser does not let their pages call tools.
         ///
         /// ```toml
         /// allowed_origins = ["https://app.example.com"]
@@ -194,11 +197,15 @@ pub(super) fn read_server(t: &TableReader<'_>, context: &LoadContext<'_>) -> Ser
 
 fn public_url(v: &SpannedValue<'_>) -> Parsed<Uri> {
     let url = value::url(v)?;
-    match url.query() {
-        None => Ok(url),
-        Some(_) => {
-            Err(ValueError::new("a public URL has no query", "remove the ? and what follows"))
-        }
+    if url.query().is_some() {
+        return Err(ValueError::new("a public URL has no query", "remove the ? and what follows"));
+    }
+    match host_header(&url).is_none_or(|host| host.parse::<AllowedHost>().is_ok()) {
+        true => Ok(url),
+        false => Err(ValueError::new(
+            "no client can name the host of this URL",
+            "write its host like \"mcp.example.com\", without a dot at its end",
+        )),
     }
 }
 

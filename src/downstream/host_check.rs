@@ -3,15 +3,21 @@
 //! Both are checked on every route, in every revision (spec, transports). An authority is parsed
 //! and compared as a whole, never searched for a substring: everything that is not exactly `host`
 //! or `host:port` in plain characters is refused.
+//!
+//! Invariant: a client chooses the values that are refused, so that few of them are stored and
+//! logged as warnings; the others are only in the debug log.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-use hyper::header::{HOST, HeaderMap, HeaderName, ORIGIN};
+use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use hyper::http::uri::Uri;
+use tracing::warn;
 
 use super::Settings;
+use crate::sync::Mutex;
 
 /// Host with an optional port, as in `example.com:8642` or `[::1]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +48,9 @@ pub struct InvalidOrigin(&'static str);
 pub(crate) enum HostRejection {
     #[error("this Host is not served here")]
     Host,
+    /// The request's target names another host than Host.
+    #[error("this Host is not served here")]
+    Target,
     #[error("this Origin is not allowed here")]
     Origin,
 }
@@ -61,7 +70,7 @@ pub(crate) fn check(
     if let Some(target) = uri.authority()
         && Authority::parse(target.as_str()).as_ref() != Some(&host)
     {
-        return Err(HostRejection::Host);
+        return Err(HostRejection::Target);
     }
     if !headers.contains_key(ORIGIN) {
         return Ok(());
@@ -71,6 +80,16 @@ pub(crate) fn check(
         Some(origin) if origin_is_allowed(settings, &origin) => Ok(()),
         _ => Err(HostRejection::Origin),
     }
+}
+
+/// Returns the Origin of a request if the configuration names it. One that is accepted only because
+/// its name is a loopback name is none.
+pub(crate) fn configured_origin<'a>(
+    settings: &Settings,
+    headers: &'a HeaderMap,
+) -> Option<&'a HeaderValue> {
+    let origin = single_value(headers, &ORIGIN)?.parse().ok()?;
+    headers.get(ORIGIN).filter(|_| settings.allowed_origins.contains(&origin))
 }
 
 fn host_is_allowed(settings: &Settings, host: &Authority<'_>) -> bool {
@@ -177,6 +196,63 @@ impl FromStr for Origin {
     }
 }
 
+// === RefusedValues ===
+
+/// Values of Host and Origin that this process has warned about.
+#[derive(Debug, Default)]
+pub(crate) struct RefusedValues {
+    hosts: Mutex<BTreeSet<String>>,
+    origins: Mutex<BTreeSet<String>>,
+}
+
+impl RefusedValues {
+    /// Warns about the value that a request was refused for, once in the process.
+    pub(crate) fn warn_once(&self, rejection: HostRejection, headers: &HeaderMap) {
+        let (table, name, key) = match rejection {
+            HostRejection::Host => (&self.hosts, HOST, "server.allowed_hosts"),
+            HostRejection::Origin => (&self.origins, ORIGIN, "server.allowed_origins"),
+            // The Host is good: another key would not help.
+            HostRejection::Target => return,
+        };
+        let Some(value) = value_of(headers, &name) else { return };
+        let added = add(&mut table.lock(), &value);
+        if added != Added::Known {
+            warn!(%name, ?value, "request refused: to accept this value, add it to {key}");
+        }
+        if added == Added::Last {
+            warn!(%name, "further refused values are logged at the level debug only");
+        }
+    }
+}
+
+/// Effect of a value on a table.
+#[derive(Debug, PartialEq, Eq)]
+enum Added {
+    Known,
+    New,
+    /// The table is now full.
+    Last,
+}
+
+fn add(table: &mut BTreeSet<String>, value: &str) -> Added {
+    match table.len() < MAX_REFUSED_VALUES && table.insert(value.to_owned()) {
+        false => Added::Known,
+        true if table.len() == MAX_REFUSED_VALUES => Added::Last,
+        true => Added::New,
+    }
+}
+
+/// Returns the value of a header as it is compared and written: a host without its port, because a
+/// client chooses that, too. `None` without the header.
+fn value_of(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    let value = String::from_utf8_lossy(headers.get(name)?.as_bytes());
+    let host = Authority::parse(&value).filter(|_| name == HOST).map(|it| it.host.into_owned());
+    let value = host.unwrap_or_else(|| value.to_lowercase());
+    Some(value.chars().take(MAX_NAME_BYTES).collect())
+}
+
+/// Maximum number of hosts, and of origins, in the log of a process.
+const MAX_REFUSED_VALUES: usize = 32;
 /// Longest host name (RFC 1035).
 const MAX_NAME_BYTES: usize = 253;
 
@@ -200,7 +276,7 @@ mod tests {
     fn checked(loopback: bool, headers: &[(&'static str, &str)]) -> Result<(), HostRejection> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
-            let value = hyper::header::HeaderValue::from_bytes(value.as_bytes()).expect("a value");
+            let value = HeaderValue::from_bytes(value.as_bytes()).expect("a value");
             map.append(*name, value);
         }
         check(&settings(loopback), &Uri::from_static("/mcp"), &map)
@@ -270,7 +346,7 @@ mod tests {
         let headers = HeaderMap::from_iter([(HOST, "localhost".parse().expect("a value"))]);
         let check = |uri: &'static str| check(&settings(true), &Uri::from_static(uri), &headers);
         assert_eq!(check("http://localhost/mcp"), Ok(()));
-        assert_eq!(check("http://evil.com/mcp"), Err(HostRejection::Host));
+        assert_eq!(check("http://evil.com/mcp"), Err(HostRejection::Target));
     }
 
     #[test]
@@ -310,5 +386,39 @@ mod tests {
         let twice =
             [("host", "localhost"), ("origin", "http://localhost"), ("origin", "http://localhost")];
         assert_eq!(checked(true, &twice), Err(HostRejection::Origin));
+    }
+
+    #[test]
+    fn a_refused_host_is_compared_without_its_port_and_cut_to_a_bounded_length() {
+        let long = "x".repeat(10_000);
+        for (value, expected) in [
+            ("Weir.LAN:8642", "weir.lan"),
+            ("[::0:1]:80", "[::1]"),
+            ("weir.lan.", "weir.lan."),
+            ("a, b", "a, b"),
+            ("", ""),
+            (&long, &long[..MAX_NAME_BYTES]),
+        ] {
+            let headers = HeaderMap::from_iter([(HOST, value.parse().expect("a value"))]);
+            assert_eq!(value_of(&headers, &HOST).as_deref(), Some(expected), "{value}");
+        }
+        assert_eq!(value_of(&HeaderMap::new(), &HOST), None);
+        let headers = HeaderMap::from_iter([(ORIGIN, "https://A:1".parse().expect("a value"))]);
+        assert_eq!(value_of(&headers, &ORIGIN).as_deref(), Some("https://a:1"));
+    }
+
+    #[test]
+    fn a_flood_of_refused_hosts_fills_the_table_once_and_is_then_not_logged() {
+        let mut table = BTreeSet::new();
+        assert_eq!(add(&mut table, "0"), Added::New);
+        assert_eq!(add(&mut table, "0"), Added::Known);
+        for host in 1..MAX_REFUSED_VALUES - 1 {
+            assert_eq!(add(&mut table, &host.to_string()), Added::New);
+        }
+        assert_eq!(add(&mut table, "last"), Added::Last);
+        for host in 0..10_000 {
+            assert_eq!(add(&mut table, &format!("flood-{host}")), Added::Known);
+        }
+        assert_eq!(table.len(), MAX_REFUSED_VALUES);
     }
 }

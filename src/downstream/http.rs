@@ -45,7 +45,7 @@ pub(crate) use crate::downstream::http::connection::replicas::RunningUpstream;
 use crate::downstream::http::connection::replicas::{HopPurpose, RequestOrigin};
 pub use crate::downstream::http::connection::replicas::{ReplicaListener, RunningUpstreams};
 use crate::downstream::http::connection::timed_io::{ConnectionPhases, TimedIo};
-use crate::downstream::http::connection::tls::Tls;
+pub use crate::downstream::http::connection::tls::Tls;
 pub use crate::downstream::http::connection::workers::{LAST_TASKS, Workers};
 use crate::fleet::{ACCEPTED, UPSTREAM};
 use crate::metrics::Gauge;

@@ -6,6 +6,7 @@
 pub(crate) mod arriving;
 pub(crate) mod audit_events;
 pub(crate) mod call_stream;
+pub(crate) mod cors;
 pub(crate) mod results;
 
 use std::panic::AssertUnwindSafe;

@@ -71,6 +71,8 @@ const SETTLING: Duration = Duration::from_secs(5);
 /// Report about a fleet for its operator, read from the store.
 pub(crate) struct FleetReport {
     pub(crate) members: Vec<Arc<Replica>>,
+    /// Processes that were killed, and whose records the store has still, beside their successors.
+    pub(crate) replaced: Vec<Arc<Replica>>,
     /// Differences between them, and what would go wrong if another one started.
     pub(crate) differences: Vec<String>,
     /// Keys of the configuration.
@@ -93,17 +95,19 @@ impl FleetReport {
         let (records, mut view) = (Records::new(keys), FleetView::new(keys.instance()));
         let (claims, key_use) = (roster.claims.count, roster.key_use.clone());
         view.update(roster, &records, Instant::now());
-        if addresses::may_be_shared(&view) {
+        let mut replaced = Vec::new();
+        if addresses::may_be_replaced(&view) {
             // Those that live renew their records.
             sleep(2 * HEARTBEAT).await;
             let later = store.heartbeat(Heartbeat::default()).await?;
             view.update(later, &records, Instant::now());
+            replaced = view.take_replaced();
         }
         let mut differences = differences(&view);
         differences.extend(key_status::problems(keys, &view, &key_use, session_max_age));
         let keys = key_status::status(keys, &view, &key_use, session_max_age);
         let members = view.members().map(Arc::clone).collect();
-        Ok(Self { members, differences, keys, claims, store: about })
+        Ok(Self { members, replaced, differences, keys, claims, store: about })
     }
 }
 

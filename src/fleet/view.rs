@@ -408,6 +408,13 @@ impl FleetView {
         self.members.values()
     }
 
+    /// Removes the members that a successor has replaced, and returns them.
+    pub(super) fn take_replaced(&mut self) -> Vec<Arc<Replica>> {
+        let replaced = addresses::replaced(self);
+        replaced.iter().for_each(|it| _ = self.members.remove(&it.instance));
+        replaced
+    }
+
     /// Returns whether all members read ids of sessions with numbers.
     pub(super) fn all_read_numbers(&self) -> bool {
         self.replied_at.is_some() && self.members.values().all(|it| it.record.reads_numbers)

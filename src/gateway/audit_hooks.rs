@@ -47,7 +47,7 @@ impl ClientContext {
     }
 
     fn audit_unavailable(&self) -> Error {
-        self.gateway.metrics.refused(RefusalReason::Audit);
+        self.count_refusal(RefusalReason::Audit);
         Error::AuditUnavailable
     }
 
@@ -78,11 +78,11 @@ impl ClientContext {
         };
         match is_restricted.then(as_operator).flatten() {
             Some(target) => {
-                self.gateway.metrics.refused(RefusalReason::Denied);
+                self.count_refusal(RefusalReason::Denied);
                 self.record_decision(item, AuditDecision::Denied, &target);
             }
             None => {
-                self.gateway.metrics.refused(RefusalReason::Unknown);
+                self.count_refusal(RefusalReason::Unknown);
                 self.audit_event.set_decision(item, AuditDecision::Unknown, None, None);
             }
         }

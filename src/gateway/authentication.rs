@@ -4,6 +4,7 @@
 //! request is authenticated again under each configuration, with its original credential; one that
 //! is no longer valid is rejected.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -20,7 +21,7 @@ use crate::mcp::pattern::AllowDeny;
 use crate::mcp::uri::CanonicalUri;
 use crate::policy::role::Role;
 use crate::policy::{
-    AuthAttempt, AuthError, Certificate, Credentials, Principal, VerifiedCredential,
+    AuthAttempt, AuthError, Certificate, Credentials, Principal, UserSearch, VerifiedCredential,
 };
 
 /// Method by which a client was authenticated.
@@ -79,6 +80,27 @@ impl Gateway {
             AuthMethod::Named,
             ConnectionOrigin::default(),
         ))
+    }
+
+    /// The context of a user of an identity provider with these roles, for local commands.
+    pub fn client_with_roles(
+        self: &Arc<Self>,
+        name: &str,
+        roles: &BTreeSet<Arc<str>>,
+    ) -> ClientContext {
+        let config = self.config();
+        let principal = config.policy.principal_with(name, roles);
+        self.create_context(&config, principal, AuthMethod::Named, ConnectionOrigin::default())
+    }
+
+    /// Finds a user of an identity provider by name, `<provider>/<user>`.
+    pub fn find_user(&self, name: &str) -> UserSearch {
+        self.config().policy.find_user(name)
+    }
+
+    /// The number of users without a role, by identity provider.
+    pub fn users_without_role(&self) -> BTreeMap<String, usize> {
+        self.config().policy.users_without_role()
     }
 
     /// The context of the client at the other end of `weir stdio`, with a role.

@@ -9,11 +9,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Gateway, Inspectors};
+use super::{Gateway, Inspectors, RoleMetrics};
 use crate::catalog::Catalog;
 use crate::gateway::last_lists::LastLists;
 use crate::mcp::name::UpstreamName;
@@ -31,6 +31,8 @@ pub struct ConfigSnapshot {
     entries: BTreeMap<UpstreamName, UpstreamEntry>,
     /// Whether an upstream has a connection for each client.
     pub(super) has_own_connections: bool,
+    /// Requests and refusals by role.
+    pub(super) role_metrics: RoleMetrics,
 }
 
 /// Components of a snapshot.
@@ -78,7 +80,19 @@ impl ConfigSnapshot {
         let has_own_connections = upstreams.iter().any(has_own_connections);
         let entries = upstreams.into_iter().map(entry).collect();
         let number = before.map_or(0, |before| before.number) + 1;
-        Self { number, policy, catalog, inspectors, entries, has_own_connections }
+        let counted = before.map(|before| &before.role_metrics);
+        let role_metrics = RoleMetrics::new(policy.role_names(), counted);
+        Self { number, policy, catalog, inspectors, entries, has_own_connections, role_metrics }
+    }
+
+    /// Requests and refusals by role.
+    pub fn role_metrics(&self) -> &RoleMetrics {
+        &self.role_metrics
+    }
+
+    /// The time at which the next key of a client expires.
+    pub fn next_key_expiry(&self, now: SystemTime) -> Option<SystemTime> {
+        self.policy.next_key_expiry(now)
     }
 
     /// The upstream with this name, which owns an item of the catalog.

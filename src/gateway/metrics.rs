@@ -1,10 +1,11 @@
-//! Metrics of the process: requests by method and status, rejections by reason, hits of limits.
+//! Metrics of the process: requests by method and status, rejections by reason, hits of limits,
+//! and both by role.
 //!
 //! Invariants: counting a request allocates no memory and takes no lock, whatever its client sends;
 //! the number of time series is bounded by methods and codes. Only a rejection by a limit takes a
 //! lock, for one map label.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -16,6 +17,7 @@ use crate::jsonrpc::code;
 use crate::mcp;
 use crate::mcp::methods::MethodLabel;
 use crate::metrics::{Counter, Gauge, Histogram, labeled};
+use crate::policy::role::{NO_ROLE, OWN_ROLE_PREFIX};
 use crate::sync::Mutex;
 use crate::upstream::call_metrics::CallDurations;
 
@@ -120,9 +122,8 @@ impl GatewayMetrics {
         self.refusals[reason as usize].increment();
     }
 
-    /// Counts a rejection by a limit, given by its index in the configuration.
-    pub fn limited(&self, limit: usize) {
-        self.refused(RefusalReason::Limit);
+    /// Counts a hit of a limit, given by its index in the configuration.
+    fn limited(&self, limit: usize) {
         let mut limits = self.limits.lock();
         let hit =
             limits.entry(limit).or_insert(LimitHits { count: 0, last: SystemTime::UNIX_EPOCH });
@@ -152,9 +153,95 @@ impl GatewayMetrics {
 impl ClientContext {
     /// Starts the timer of a request of this client.
     pub fn timing(&self, method: &str) -> RequestTimer {
+        self.config.role_metrics.request(&self.principal.role);
         self.gateway.metrics.begin(method)
     }
+
+    /// Counts a rejection of a request of this client.
+    pub(crate) fn count_refusal(&self, reason: RefusalReason) {
+        self.gateway.metrics.refused(reason);
+        self.config.role_metrics.refusal(&self.principal.role, reason);
+    }
+
+    /// Counts a rejection by a limit, given by its index in the configuration.
+    pub(super) fn count_limited(&self, limit: usize) {
+        self.count_refusal(RefusalReason::Limit);
+        self.gateway.metrics.limited(limit);
+    }
 }
+
+// === Roles ===
+
+/// Requests and refusals by role.
+///
+/// Invariant: the roles are those of the configuration; those that belong to one client, which have
+/// no name, count as one. Counting allocates no memory and takes no lock.
+#[derive(Debug, Default)]
+pub struct RoleMetrics(HashMap<Arc<str>, Arc<RoleCounts>>);
+
+/// Counts of one role.
+#[derive(Debug, Default)]
+struct RoleCounts {
+    requests: Counter,
+    refusals: [Counter; RefusalReason::ALL.len()],
+}
+
+impl RoleMetrics {
+    /// Creates the counts of these roles. Those that there were `before` go on.
+    pub(super) fn new<'r>(roles: impl IntoIterator<Item = &'r str>, before: Option<&Self>) -> Self {
+        let names = roles.into_iter().map(label).chain([NO_ROLE]);
+        let counts = |name: &str| {
+            before.and_then(|before| before.0.get(name).map(Arc::clone)).unwrap_or_default()
+        };
+        Self(names.map(|name| (name.into(), counts(name))).collect())
+    }
+
+    /// Counts a request.
+    pub(super) fn request(&self, role: &str) {
+        self.each(role, |counts| counts.requests.increment());
+    }
+
+    /// Counts a refusal.
+    pub(super) fn refusal(&self, role: &str, reason: RefusalReason) {
+        self.each(role, |counts| counts.refusals[reason as usize].increment());
+    }
+
+    /// Calls `count` for each role of a principal: the names of several are joined with `+`.
+    fn each(&self, role: &str, count: impl Fn(&RoleCounts)) {
+        role.split('+').filter_map(|name| self.0.get(label(name))).for_each(|counts| count(counts));
+    }
+
+    /// Returns the names of the roles, with the number of requests.
+    pub fn requests(&self) -> Vec<(&str, u64)> {
+        let mut all: Vec<_> =
+            self.0.iter().map(|(name, counts)| (&**name, counts.requests.read())).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Returns the names of the roles with the reasons for which they were refused, and the
+    /// numbers of refusals.
+    pub fn refusals(&self) -> Vec<(&str, &'static str, u64)> {
+        let mut all = Vec::new();
+        for (name, counts) in &self.0 {
+            let reasons = RefusalReason::ALL.into_iter().zip(&counts.refusals);
+            let reasons = reasons.map(|(reason, count)| (&**name, reason.into(), count.read()));
+            all.extend(reasons.filter(|(.., count)| *count > 0));
+        }
+        all.sort_unstable();
+        all
+    }
+}
+
+/// Returns the label of a role: no client is named.
+fn label(role: &str) -> &str {
+    if role.starts_with(OWN_ROLE_PREFIX) { OWN_RULES } else { role }
+}
+
+/// Label of all roles that belong to one client: no role of the configuration can have this name.
+const OWN_RULES: &str = "(own)";
+
+// === Codes ===
 
 /// Codes with a series of their own, with their text for `error.type` of the semantic conventions.
 const CODES: [(i64, &str); 15] = [
@@ -234,5 +321,23 @@ mod tests {
         // A few of the numbers are codes of our own.
         assert_eq!(series.last(), Some(&("other", Some("_OTHER"), other - 1)));
         assert_eq!(series.len(), 2 + 5 + 1);
+    }
+
+    #[test]
+    fn requests_are_counted_by_the_roles_of_the_configuration_and_by_no_client() {
+        let roles = ["dev", "ops", "client:ann", "client:bob"];
+        let metrics = RoleMetrics::new(roles, None);
+        for role in ["dev", "dev+ops", "client:ann", "client:bob", NO_ROLE, "*", "gone", ""] {
+            metrics.request(role);
+        }
+        let expected = [(NO_ROLE, 1), (OWN_RULES, 2), ("dev", 2), ("ops", 1)];
+        assert_eq!(metrics.requests(), expected);
+        metrics.refusal("dev+ops", RefusalReason::Denied);
+        metrics.refusal("dev", RefusalReason::Limit);
+        // A reload keeps the counts of the roles that remain.
+        let next = RoleMetrics::new(["dev", "new"], Some(&metrics));
+        metrics.request("dev");
+        assert_eq!(next.requests(), [(NO_ROLE, 1), ("dev", 3), ("new", 0)]);
+        assert_eq!(next.refusals(), [("dev", "denied", 1), ("dev", "limit", 1)]);
     }
 }

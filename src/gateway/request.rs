@@ -173,7 +173,7 @@ impl ClientContext {
         let RateLimited { retry_after, limit } = *limited;
         tracing::debug!(client = %self.principal.name, method, limit, "rate limit reached");
         self.record_limited(item, limit);
-        self.gateway.metrics.limited(limit);
+        self.count_limited(limit);
         Error::TooBusy { retry_after }
     }
 
@@ -330,7 +330,7 @@ impl ClientContext {
         let (upstream, metrics) = (self.config.upstream(&item.upstream), &self.gateway.metrics);
         let outcome = upstream.call_recorded(call, &metrics.calls).await;
         if let Err(upstream::Error::Busy { .. }) = outcome {
-            metrics.refused(RefusalReason::Overload);
+            self.count_refusal(RefusalReason::Overload);
         }
         match (SuspendedRequest::after(outcome, checks).await?, completion) {
             (CallOutcome::Response(response), Some(completion)) => {
@@ -355,7 +355,7 @@ impl ClientContext {
         );
         checked.map_err(|bad| {
             self.audit_event.set_refused_by(GUARD);
-            self.gateway.metrics.refused(RefusalReason::Guard);
+            self.count_refusal(RefusalReason::Guard);
             Error::Request(bad.to_string())
         })
     }

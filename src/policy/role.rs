@@ -139,6 +139,11 @@ impl Roles {
         combined.get(name).cloned().unwrap_or_else(|| (Arc::default(), NO_ROLE.into()))
     }
 
+    /// Returns the names of the roles of the configuration.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.named.keys().map(|name| &**name)
+    }
+
     /// Returns whether the configuration has a role of this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.named.contains_key(name)
@@ -168,10 +173,8 @@ impl Roles {
         if known {
             return Some(name);
         }
-        let mut union = Role::default();
-        for (role, _) in names.into_iter().map(|name| self.get(name)) {
-            union.add(&role);
-        }
+        let roles: Vec<_> = names.into_iter().map(|name| self.get(name).0).collect();
+        let union = Role::union(roles.iter().map(|role| &**role));
         let view = self.view_by_rules.get(&union.sorted()).unwrap_or(&name);
         let named = (union.into(), Arc::clone(view));
         let mut combined = self.combined.write();
@@ -197,6 +200,13 @@ impl Role {
         Self { prompts, tools, resources: resources.in_order() }
     }
 
+    /// Returns a role that may use what any of these allows, except for what any of them denies.
+    pub fn union<'r>(roles: impl IntoIterator<Item = &'r Self>) -> Self {
+        let mut union = Self::default();
+        roles.into_iter().for_each(|role| union.add(role));
+        union
+    }
+
     /// Adds the allow and deny rules of another role.
     fn add(&mut self, other: &Self) {
         let pairs = [
@@ -216,6 +226,10 @@ impl Role {
         }
     }
 }
+
+/// Prefix of a role that belongs to one client, before its name: no role of the configuration can
+/// have such a name.
+pub const OWN_ROLE_PREFIX: &str = "client:";
 
 /// Role of clients without a role: no role of the configuration can have this name.
 pub const NO_ROLE: &str = "(none)";

@@ -11,16 +11,18 @@
 
 mod claims;
 pub mod discovery;
+mod generations;
 mod jws;
 mod key;
 mod key_set;
 mod preset;
 mod provider;
+mod seen_users;
 #[cfg(test)]
 mod tests;
 mod token_cache;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -37,6 +39,8 @@ pub(super) use jws::is_token;
 pub use key::Algorithm;
 pub use preset::Preset;
 use provider::Provider;
+use seen_users::SeenUsers;
+pub use seen_users::{SeenUser, UserSearch};
 use token_cache::{CachedToken, TokenCache};
 
 /// Settings of one identity provider.
@@ -71,6 +75,17 @@ impl Settings {
     pub fn can_grant(&self, role: &str) -> bool {
         let mut given = self.roles.values().chain(&self.default_role);
         given.any(|given| given == role)
+    }
+
+    /// Returns the roles of a user with these values of the claim: those that are mapped, or else
+    /// the default one.
+    pub fn roles_of<S: AsRef<str>>(&self, values: &[S]) -> BTreeSet<Arc<str>> {
+        let mapped = values.iter().filter_map(|value| self.roles.get(value.as_ref()));
+        let roles: BTreeSet<Arc<str>> = mapped.map(|role| role.as_str().into()).collect();
+        match &self.default_role {
+            Some(role) if roles.is_empty() => [role.as_str().into()].into(),
+            _ => roles,
+        }
     }
 }
 
@@ -185,6 +200,7 @@ pub(super) struct Tokens {
     refusals: Refusals,
     roles: Arc<Roles>,
     verified: Arc<TokenCache>,
+    seen: Arc<SeenUsers>,
 }
 
 impl Default for Tokens {
@@ -195,6 +211,7 @@ impl Default for Tokens {
             refusals: Refusals::default(),
             roles: Arc::default(),
             verified,
+            seen: Arc::default(),
         }
     }
 }
@@ -213,12 +230,13 @@ impl Tokens {
             same.map_or_else(|| Provider::new(settings), Arc::clone)
         };
         let providers = providers.into_iter().map(provider).collect();
-        Self { providers, refusals, roles, verified: Arc::clone(&self.verified) }
+        let (verified, seen) = (Arc::clone(&self.verified), Arc::clone(&self.seen));
+        Self { providers, refusals, roles, verified, seen }
     }
 
     /// Returns whether this is the number of one of the providers.
     pub(super) fn has(&self, provider: u64) -> bool {
-        self.providers.iter().any(|known| known.number == provider)
+        self.issuer(provider).is_some()
     }
 
     /// Refuses a verified token of a provider that there is no more, or of a refused user.
@@ -228,9 +246,13 @@ impl Tokens {
         principal: &Principal,
         issued_at: Option<SystemTime>,
     ) -> Result<(), TokenError> {
-        let issuer = self.providers.iter().find(|known| known.number == provider);
-        let name = &issuer.ok_or(TokenError::Issuer)?.settings.name;
-        Ok(self.refusals.check(name, &principal.name, issued_at)?)
+        let issuer = self.issuer(provider).ok_or(TokenError::Issuer)?;
+        Ok(self.refusals.check(&issuer.settings.name, &principal.name, issued_at)?)
+    }
+
+    /// Finds a provider by its number.
+    fn issuer(&self, number: u64) -> Option<&Arc<Provider>> {
+        self.providers.iter().find(|known| known.number == number)
     }
 
     /// Returns whether there are no providers.
@@ -253,11 +275,22 @@ impl Tokens {
         }
     }
 
-    /// Ends the tasks of the providers that `next` does not have.
+    /// Finds a user of a provider by the name of the principal.
+    pub(super) fn find_user(&self, name: &str) -> UserSearch {
+        self.seen.find(name, &self.providers)
+    }
+
+    /// Returns the number of users without a role, by provider.
+    pub(super) fn users_without_role(&self) -> BTreeMap<String, usize> {
+        self.seen.without_role(&self.providers)
+    }
+
+    /// Ends the tasks of the providers that `next` does not have, and forgets their users.
     pub(super) fn stop_removed(&self, next: &Self) {
         let gone = self.providers.iter().filter(|provider| !next.has(provider.number));
         gone.filter_map(|provider| provider.refresher_stop.get())
             .for_each(CancellationToken::cancel);
+        self.seen.retain(&next.providers);
     }
 
     /// Returns the principal of a token. May wait for a provider's keys, for a bounded time.
@@ -268,7 +301,7 @@ impl Tokens {
     ) -> Result<(Principal, VerifiedCredential), AuthError> {
         let digest = TokenCache::digest(token);
         let holds = |good: &CachedToken| {
-            let issuer = self.providers.iter().find(|known| known.number == good.provider);
+            let issuer = self.issuer(good.provider);
             now < good.expires_at && issuer.is_some_and(|issuer| issuer.is_current(good.generation))
         };
         let good = match self.verified.find(&digest, holds) {
@@ -281,6 +314,15 @@ impl Tokens {
         };
         let CachedToken { principal, expires_at: until, issued_at, provider, .. } = good;
         self.check_refusals(provider, &principal, issued_at)?;
+        if let Some(issuer) = self.issuer(provider)
+            && self.seen.record(issuer, &principal, now)
+        {
+            tracing::warn!(
+                user = %principal.name,
+                claim = issuer.settings.role_claim,
+                "user has no role and may use nothing"
+            );
+        }
         Ok((principal, VerifiedCredential::Token { provider, until, issued_at }))
     }
 

@@ -1,6 +1,7 @@
 //! Public handle of an upstream: lists, calls and subscriptions.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
@@ -213,6 +214,14 @@ impl Upstream {
     /// Settings that the upstream was started with.
     pub fn settings(&self) -> &Settings {
         &self.shared.settings
+    }
+
+    /// Time at which Weir's certificate for the server expires, if it has one.
+    pub fn certificate_expiry(&self) -> Option<SystemTime> {
+        match self.shared.settings.server() {
+            UpstreamSource::Http { egress, .. } => egress.certificate_expiry(),
+            _ => None,
+        }
     }
 
     /// Size limit of one response, and the memory budget that it counts against.

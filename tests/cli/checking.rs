@@ -342,3 +342,41 @@ fn json_in_place_of_toml_is_recognized() {
       | ^ `weir init --from FILE` makes one from the configuration of an MCP client
     ");
 }
+
+#[test]
+fn check_names_the_clients_that_see_a_part_of_a_list_on_its_first_page() {
+    let key = |digit: &str| digit.repeat(64);
+    let config = format!(
+        "[protocol]\npage_size = 2\n{}[roles.all]\ntools.allow = [\"*\"]\n\
+         [roles.some]\ntools.allow = [\"hub/a\", \"hub/b\"]\nprompts.allow = [\"*\"]\n\
+         [clients.ann]\nrole = \"all\"\nkey_sha256 = [\"{}\"]\n\
+         [clients.bob]\nrole = \"some\"\nkey_sha256 = [\"{}\"]\n\
+         [clients.cid]\ntools.allow = [\"*\"]\nkey_sha256 = [\"{}\"]\n",
+        scripted("hub"),
+        key("1"),
+        key("2"),
+        key("3"),
+    );
+    let folder = folder(&config);
+    let list = |member: &str, names: &[&str], more: &str| {
+        let items = names.iter().map(|name| format!("{{\"name\":\"{name}\"{more}}}"));
+        format!("\"result\":{{\"{member}\":[{}]}}", items.collect::<Vec<_>>().join(","))
+    };
+    let tools = list("tools", &["a", "b", "c"], ",\"inputSchema\":{\"type\":\"object\"}");
+    let prompts = list("prompts", &["p", "q", "r", "s"], "");
+    script(folder.path(), "hub", &[("tools/list", &tools), ("prompts/list", &prompts)]);
+    let (code, out, err) = weir(folder.path(), &["check"]);
+    assert_eq!(code, 0);
+    assert_snapshot!(out + &err, @r"
+    ok    hub  stdio 2025-06-18  4 prompts, 3 tools, 0 resources, 0 resource templates
+    warning: protocol.page_size: a client that reads only the first page sees 2 of 4 prompts: clients with the role local, bob
+    warning: protocol.page_size: a client that reads only the first page sees 2 of 3 tools: ann, cid, clients with the role local
+    ");
+    let (code, out, _) = weir(folder.path(), &["check", "--json"]);
+    assert_eq!(code, 0);
+    assert_snapshot!(out, @r#"{"upstreams":[{"name":"hub","ok":true,"state":"stdio 2025-06-18","prompts":4,"tools":3,"resources":0,"resourceTemplates":0,"problems":[],"altered":[]}],"warnings":[{"severity":"warning","key":"protocol.page_size","what":"a client that reads only the first page sees 2 of 4 prompts: clients with the role local, bob","remedy":"raise it, up to 1 MiB on one page, or allow these clients fewer items"},{"severity":"warning","key":"protocol.page_size","what":"a client that reads only the first page sees 2 of 3 tools: ann, cid, clients with the role local","remedy":"raise it, up to 1 MiB on one page, or allow these clients fewer items"}]}"#);
+    // Lists that fit on one page need no word.
+    std::fs::write(folder.path().join("weir.toml"), config.replace("= 2", "= 4")).expect("written");
+    let (code, _, err) = weir(folder.path(), &["check"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+}

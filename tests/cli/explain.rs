@@ -97,7 +97,7 @@ fn what_a_rule_allows_or_denies_is_told_with_its_line() {
     visible to visitor: prompt house__greeting
       upstream  house is up: library
       listed    house lists it as `house/greeting`
-      outlet    house exports it by `*` of prompts.allow (by default)
+      exports   house exports it by `*` of prompts.allow (by default)
       client    visitor has the role guest (policy.toml:11)
       allowed   by `house/*` of prompts.allow (policy.toml:2)
     => 0
@@ -105,7 +105,7 @@ fn what_a_rule_allows_or_denies_is_told_with_its_line() {
     not visible to visitor: prompt house__secret-plan
       upstream  house is up: library
       listed    house lists it as `house/secret-plan`
-      outlet    house exports it by `*` of prompts.allow (by default)
+      exports   house exports it by `*` of prompts.allow (by default)
       client    visitor has the role guest (policy.toml:11)
       allowed   by `house/*` of prompts.allow (policy.toml:2)
       denied    by `house/secret-*` of prompts.deny (policy.toml:3)
@@ -115,7 +115,7 @@ fn what_a_rule_allows_or_denies_is_told_with_its_line() {
     visible to ci: tool hub__add
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/add`
-      outlet    hub exports it by `*` of tools.allow (by default)
+      exports   hub exports it by `*` of tools.allow (by default)
       client    ci has rules of its own
       allowed   by `hub/*` of tools.allow (policy.toml:15)
     => 0
@@ -123,7 +123,7 @@ fn what_a_rule_allows_or_denies_is_told_with_its_line() {
     not visible to visitor: tool hub__add
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/add`
-      outlet    hub exports it by `*` of tools.allow (by default)
+      exports   hub exports it by `*` of tools.allow (by default)
       client    visitor has the role guest (policy.toml:11)
       allowed   no rule allows `hub/add`: there is no tools.allow
     ! weir: `hub__add` is not visible to visitor
@@ -132,7 +132,7 @@ fn what_a_rule_allows_or_denies_is_told_with_its_line() {
     not visible to visitor: resource note:///1
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/note:///1`
-      outlet    hub exports it by `note:*` of resources.allow (weir.toml:10)
+      exports   hub exports it by `note:*` of resources.allow (weir.toml:10)
       client    visitor has the role guest (policy.toml:11)
       allowed   no rule allows `hub/note:///1`: resources.allow has `hub/note:///public/*` (policy.toml:5), `hub/note:///*/open` (policy.toml:6)
     ! weir: `note:///1` is not visible to visitor
@@ -149,7 +149,7 @@ fn without_a_client_each_role_is_told_of() {
     visible to 2 of 3 roles: prompt house__greeting
       upstream  house is up: library
       listed    house lists it as `house/greeting`
-      outlet    house exports it by `*` of prompts.allow (by default)
+      exports   house exports it by `*` of prompts.allow (by default)
       role      client:ci: not visible; no rule allows `house/greeting`: there is no prompts.allow
       role      guest: visible; allowed by `house/*` of prompts.allow (policy.toml:2)
       role      local: visible; allowed by `*` of prompts.allow (by default)
@@ -158,7 +158,7 @@ fn without_a_client_each_role_is_told_of() {
     visible to 1 of 3 roles: prompt house__secret-plan
       upstream  house is up: library
       listed    house lists it as `house/secret-plan`
-      outlet    house exports it by `*` of prompts.allow (by default)
+      exports   house exports it by `*` of prompts.allow (by default)
       role      client:ci: not visible; no rule allows `house/secret-plan`: there is no prompts.allow
       role      guest: not visible; allowed by `house/*` of prompts.allow (policy.toml:2); denied by `house/secret-*` of prompts.deny (policy.toml:3)
       role      local: visible; allowed by `*` of prompts.allow (by default)
@@ -167,7 +167,7 @@ fn without_a_client_each_role_is_told_of() {
     visible to 2 of 3 roles: resource todo:1
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/todo:1`
-      outlet    hub exports it by `todo:*` of resources.allow (weir.toml:10)
+      exports   hub exports it by `todo:*` of resources.allow (weir.toml:10)
       role      client:ci: visible; allowed by `hub/*` of resources.allow (policy.toml:16)
       role      guest: not visible; no rule allows `hub/todo:1`: resources.allow has `hub/note:///public/*` (policy.toml:5), `hub/note:///*/open` (policy.toml:6)
       role      local: visible; allowed by `*` of resources.allow (by default)
@@ -192,14 +192,14 @@ fn what_leaves_no_list_is_told_before_any_role() {
     not visible: tool hub__drop_all
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/drop_all`
-      outlet    hub does not export it by `drop_*` of tools.deny (weir.toml:9)
+      exports   hub does not export it by `drop_*` of tools.deny (weir.toml:9)
     ! weir: `hub__drop_all` is visible to no role
     => 6
     $ weir explain hub/drop_all --as ci
     not visible to ci: tool hub__drop_all
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/drop_all`
-      outlet    hub does not export it by `drop_*` of tools.deny (weir.toml:9)
+      exports   hub does not export it by `drop_*` of tools.deny (weir.toml:9)
       client    ci has rules of its own
       allowed   by `hub/*` of tools.allow (policy.toml:15)
     ! weir: `hub/drop_all` is not visible to ci
@@ -208,7 +208,7 @@ fn what_leaves_no_list_is_told_before_any_role() {
     visible to ci: tool hub__new
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/old`
-      outlet    hub exports it by `*` of tools.allow (by default)
+      exports   hub exports it by `*` of tools.allow (by default)
       client    ci has rules of its own
       allowed   by `hub/*` of tools.allow (policy.toml:15)
     => 0
@@ -216,7 +216,7 @@ fn what_leaves_no_list_is_told_before_any_role() {
     not visible: tool hub__one
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/two`
-      outlet    hub exports it by `*` of tools.allow (by default)
+      exports   hub exports it by `*` of tools.allow (by default)
       list      it is left out: "two" would be "hub__one" like another, rename one of them
     ! weir: `hub/two` is visible to no role
     => 2
@@ -224,7 +224,7 @@ fn what_leaves_no_list_is_told_before_any_role() {
     not visible to ci: tool hub__one
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/one`
-      outlet    hub exports it by `*` of tools.allow (by default)
+      exports   hub exports it by `*` of tools.allow (by default)
       list      it is left out: "one" would be "hub__one" like another, rename one of them
       client    ci has rules of its own
       allowed   by `hub/*` of tools.allow (policy.toml:15)
@@ -232,7 +232,7 @@ fn what_leaves_no_list_is_told_before_any_role() {
     not visible to ci: tool hub__one
       upstream  hub is up: stdio 2025-06-18
       listed    hub lists it as `hub/two`
-      outlet    hub exports it by `*` of tools.allow (by default)
+      exports   hub exports it by `*` of tools.allow (by default)
       list      it is left out: "two" would be "hub__one" like another, rename one of them
       client    ci has rules of its own
       allowed   by `hub/*` of tools.allow (policy.toml:15)
@@ -338,7 +338,7 @@ fn a_uri_that_nobody_lists_is_told_with_its_way() {
     visible to ci: resource note:///public/2
       listed    no upstream lists it
       client    ci has rules of its own
-      outlet    hub exports it by `note:*` of resources.allow (weir.toml:10)
+      exports   hub exports it by `note:*` of resources.allow (weir.toml:10)
       allowed   by `hub/*` of resources.allow (policy.toml:16)
       route     the template `note:///{space}/{id}` leads to hub
     => 0
@@ -353,7 +353,7 @@ fn a_uri_that_nobody_lists_is_told_with_its_way() {
     visible to ci: resource todo:2
       listed    no upstream lists it
       client    ci has rules of its own
-      outlet    hub exports it by `todo:*` of resources.allow (weir.toml:10)
+      exports   hub exports it by `todo:*` of resources.allow (weir.toml:10)
       allowed   by `hub/*` of resources.allow (policy.toml:16)
       route     its scheme leads to hub, which alone lists such URIs
     => 0
@@ -361,7 +361,7 @@ fn a_uri_that_nobody_lists_is_told_with_its_way() {
     not visible to ci: resource todo:private
       listed    no upstream lists it
       client    ci has rules of its own
-      outlet    hub exports it by `todo:*` of resources.allow (weir.toml:10)
+      exports   hub exports it by `todo:*` of resources.allow (weir.toml:10)
       allowed   by `hub/*` of resources.allow (policy.toml:16)
       denied    by `hub/todo:private` of resources.deny (policy.toml:17)
     ! weir: `todo:private` is not visible to ci
@@ -370,7 +370,7 @@ fn a_uri_that_nobody_lists_is_told_with_its_way() {
     not visible to ci: resource todo:PRIVATE
       listed    no upstream lists it
       client    ci has rules of its own
-      outlet    hub exports it by `todo:*` of resources.allow (weir.toml:10)
+      exports   hub exports it by `todo:*` of resources.allow (weir.toml:10)
       allowed   by `hub/*` of resources.allow (policy.toml:16)
       denied    by `hub/todo:private` of resources.deny (policy.toml:17)
     ! weir: `todo:PRIVATE` is not visible to ci
@@ -385,14 +385,14 @@ fn a_uri_that_nobody_lists_is_told_with_its_way() {
     not visible to ci: resource file:///x
       upstream  gone is down: it cannot be started: no such program: /nonexistent/server; install it, or correct `command`
       listed    no upstream lists anything of this name
-      outlet    hub does not export it: no rule allows `file:///x`: resources.allow has `note:*` (weir.toml:10), `todo:*` (weir.toml:10)
+      exports   hub does not export it: no rule allows `file:///x`: resources.allow has `note:*` (weir.toml:10), `todo:*` (weir.toml:10)
     ! weir: `file:///x` is not visible to ci
     => 4
     $ weir explain hub/note:///public/2 --as ci
     visible to ci: resource note:///public/2
       listed    no upstream lists it
       client    ci has rules of its own
-      outlet    hub exports it by `note:*` of resources.allow (weir.toml:10)
+      exports   hub exports it by `note:*` of resources.allow (weir.toml:10)
       allowed   by `hub/*` of resources.allow (policy.toml:16)
       route     the template `note:///{space}/{id}` leads to hub
     => 0
@@ -444,14 +444,14 @@ fn programs_are_told_the_same() {
     );
     assert_snapshot!(output, @r#"
     $ weir explain house__secret-plan --as visitor --json
-    {"name":"house__secret-plan","client":"visitor","visible":false,"findings":[{"kind":"prompt","upstream":"house","own":"secret-plan","key":"house__secret-plan","visible":false,"facts":[{"about":"upstream","good":true,"text":"house is up: library"},{"about":"listed","good":true,"text":"house lists it as `house/secret-plan`"},{"about":"outlet","good":true,"text":"house exports it by `*` of prompts.allow (by default)","pattern":"*"}],"roles":[{"role":"guest","visible":false,"facts":[{"about":"client","good":true,"text":"visitor has the role guest (policy.toml:11)","place":"policy.toml:11"},{"about":"allowed","good":true,"text":"by `house/*` of prompts.allow (policy.toml:2)","pattern":"house/*","place":"policy.toml:2"},{"about":"denied","good":false,"text":"by `house/secret-*` of prompts.deny (policy.toml:3)","pattern":"house/secret-*","place":"policy.toml:3"}]}]}]}
+    {"name":"house__secret-plan","client":"visitor","visible":false,"findings":[{"kind":"prompt","upstream":"house","own":"secret-plan","key":"house__secret-plan","visible":false,"facts":[{"about":"upstream","good":true,"text":"house is up: library"},{"about":"listed","good":true,"text":"house lists it as `house/secret-plan`"},{"about":"exports","good":true,"text":"house exports it by `*` of prompts.allow (by default)","pattern":"*"}],"roles":[{"role":"guest","visible":false,"facts":[{"about":"client","good":true,"text":"visitor has the role guest (policy.toml:11)","place":"policy.toml:11"},{"about":"allowed","good":true,"text":"by `house/*` of prompts.allow (policy.toml:2)","pattern":"house/*","place":"policy.toml:2"},{"about":"denied","good":false,"text":"by `house/secret-*` of prompts.deny (policy.toml:3)","pattern":"house/secret-*","place":"policy.toml:3"}]}]}]}
     ! {"error":"`house__secret-plan` is not visible to visitor","exit_code":6}
     => 6
     $ weir explain house__greeting --json
-    {"name":"house__greeting","visible":true,"findings":[{"kind":"prompt","upstream":"house","own":"greeting","key":"house__greeting","visible":true,"facts":[{"about":"upstream","good":true,"text":"house is up: library"},{"about":"listed","good":true,"text":"house lists it as `house/greeting`"},{"about":"outlet","good":true,"text":"house exports it by `*` of prompts.allow (by default)","pattern":"*"}],"roles":[{"role":"client:ci","visible":false,"facts":[{"about":"allowed","good":false,"text":"no rule allows `house/greeting`: there is no prompts.allow"}]},{"role":"guest","visible":true,"facts":[{"about":"allowed","good":true,"text":"by `house/*` of prompts.allow (policy.toml:2)","pattern":"house/*","place":"policy.toml:2"}]},{"role":"local","visible":true,"facts":[{"about":"allowed","good":true,"text":"by `*` of prompts.allow (by default)","pattern":"*"}]}]}]}
+    {"name":"house__greeting","visible":true,"findings":[{"kind":"prompt","upstream":"house","own":"greeting","key":"house__greeting","visible":true,"facts":[{"about":"upstream","good":true,"text":"house is up: library"},{"about":"listed","good":true,"text":"house lists it as `house/greeting`"},{"about":"exports","good":true,"text":"house exports it by `*` of prompts.allow (by default)","pattern":"*"}],"roles":[{"role":"client:ci","visible":false,"facts":[{"about":"allowed","good":false,"text":"no rule allows `house/greeting`: there is no prompts.allow"}]},{"role":"guest","visible":true,"facts":[{"about":"allowed","good":true,"text":"by `house/*` of prompts.allow (policy.toml:2)","pattern":"house/*","place":"policy.toml:2"}]},{"role":"local","visible":true,"facts":[{"about":"allowed","good":true,"text":"by `*` of prompts.allow (by default)","pattern":"*"}]}]}]}
     => 0
     $ weir explain hub__drop_all --json
-    {"name":"hub__drop_all","visible":false,"findings":[{"kind":"tool","upstream":"hub","own":"drop_all","key":"hub__drop_all","visible":false,"facts":[{"about":"upstream","good":true,"text":"hub is up: stdio 2025-06-18"},{"about":"listed","good":true,"text":"hub lists it as `hub/drop_all`"},{"about":"outlet","good":false,"text":"hub does not export it by `drop_*` of tools.deny (weir.toml:9)","pattern":"drop_*","place":"weir.toml:9"}],"roles":[]}]}
+    {"name":"hub__drop_all","visible":false,"findings":[{"kind":"tool","upstream":"hub","own":"drop_all","key":"hub__drop_all","visible":false,"facts":[{"about":"upstream","good":true,"text":"hub is up: stdio 2025-06-18"},{"about":"listed","good":true,"text":"hub lists it as `hub/drop_all`"},{"about":"exports","good":false,"text":"hub does not export it by `drop_*` of tools.deny (weir.toml:9)","pattern":"drop_*","place":"weir.toml:9"}],"roles":[]}]}
     ! {"error":"`hub__drop_all` is visible to no role","exit_code":6}
     => 6
     $ weir explain attic --json
@@ -473,7 +473,7 @@ fn where_nothing_is_written_the_defaults_are_told() {
     visible to anonymous: prompt house__greeting
       upstream  house is up: library
       listed    house lists it as `house/greeting`
-      outlet    house exports it by `*` of prompts.allow (by default)
+      exports   house exports it by `*` of prompts.allow (by default)
       client    anonymous has the role local (by default)
       allowed   by `*` of prompts.allow (by default)
     => 0
@@ -481,14 +481,14 @@ fn where_nothing_is_written_the_defaults_are_told() {
     visible to 1 of 1 role: prompt house__greeting
       upstream  house is up: library
       listed    house lists it as `house/greeting`
-      outlet    house exports it by `*` of prompts.allow (by default)
+      exports   house exports it by `*` of prompts.allow (by default)
       role      local: visible; allowed by `*` of prompts.allow (by default)
     => 0
     $ weir explain house/greeting
     visible to 1 of 1 role: prompt house__greeting
       upstream  house is up: library
       listed    house lists it as `house/greeting`
-      outlet    house exports it by `*` of prompts.allow (by default)
+      exports   house exports it by `*` of prompts.allow (by default)
       role      local: visible; allowed by `*` of prompts.allow (by default)
     => 0
     "#);
@@ -517,14 +517,14 @@ fn of_two_that_list_a_uri_the_first_is_seen() {
     visible to 1 of 2 roles: resource todo:1
       upstream  a is up: stdio 2025-06-18
       listed    a lists it as `a/todo:1`
-      outlet    a exports it by `*` of resources.allow (by default)
+      exports   a exports it by `*` of resources.allow (by default)
       role      client:second: not visible; no rule allows `a/todo:1`: resources.allow has `b/*` (weir.toml:8)
       role      local: visible; allowed by `*` of resources.allow (by default)
 
     visible to 1 of 2 roles: resource todo:1
       upstream  b is up: stdio 2025-06-18
       listed    b lists it as `b/todo:1`
-      outlet    b exports it by `*` of resources.allow (by default)
+      exports   b exports it by `*` of resources.allow (by default)
       list      a also lists it and comes first in the file
       role      client:second: visible; allowed by `b/*` of resources.allow (weir.toml:8)
       role      local: not visible; allowed by `*` of resources.allow (by default); the visible one is of a, which comes first
@@ -533,7 +533,7 @@ fn of_two_that_list_a_uri_the_first_is_seen() {
     visible to 1 of 2 roles: resource todo:1
       upstream  b is up: stdio 2025-06-18
       listed    b lists it as `b/todo:1`
-      outlet    b exports it by `*` of resources.allow (by default)
+      exports   b exports it by `*` of resources.allow (by default)
       list      a also lists it and comes first in the file
       role      client:second: visible; allowed by `b/*` of resources.allow (weir.toml:8)
       role      local: not visible; allowed by `*` of resources.allow (by default); the visible one is of a, which comes first
@@ -587,7 +587,7 @@ fn who_does_not_see_a_uri_listed_may_be_led_to_another() {
     not visible: resource todo:1
       upstream  a is up: stdio 2025-06-18
       listed    a lists it as `a/todo:1`
-      outlet    a does not export it by `todo:1` of resources.deny (weir.toml:4)
+      exports   a does not export it by `todo:1` of resources.deny (weir.toml:4)
 
     visible to 1 of 1 role: resource todo:1
       listed    clients that do not see it in a list may still read it
@@ -597,21 +597,21 @@ fn who_does_not_see_a_uri_listed_may_be_led_to_another() {
     not visible: resource todo:1
       upstream  a is up: stdio 2025-06-18
       listed    a lists it as `a/todo:1`
-      outlet    a does not export it by `todo:1` of resources.deny (weir.toml:4)
+      exports   a does not export it by `todo:1` of resources.deny (weir.toml:4)
     ! weir: `a/todo:1` is visible to no role
     => 6
     $ weir explain todo:1 --as anonymous
     not visible to anonymous: resource todo:1
       upstream  a is up: stdio 2025-06-18
       listed    a lists it as `a/todo:1`
-      outlet    a does not export it by `todo:1` of resources.deny (weir.toml:4)
+      exports   a does not export it by `todo:1` of resources.deny (weir.toml:4)
       client    anonymous has the role local (by default)
       allowed   by `*` of resources.allow (by default)
 
     visible to anonymous: resource todo:1
       listed    clients that do not see it in a list may still read it
       client    anonymous has the role local (by default)
-      outlet    b exports it by `*` of resources.allow (by default)
+      exports   b exports it by `*` of resources.allow (by default)
       allowed   by `*` of resources.allow (by default)
       route     the template `todo:{id}` leads to b
     => 0
@@ -625,7 +625,7 @@ fn who_does_not_see_a_uri_listed_may_be_led_to_another() {
     visible to 1 of 1 role: resource template todo:{id}
       upstream  b is up: stdio 2025-06-18
       listed    b lists it as `b/todo:{id}`
-      outlet    b exports it by `*` of resources.allow (by default)
+      exports   b exports it by `*` of resources.allow (by default)
       role      local: visible; allowed by `*` of resources.allow (by default)
     => 0
     "#);

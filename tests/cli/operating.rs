@@ -107,7 +107,7 @@ impl Served {
     }
 
     /// Posts a request with this key.
-    fn post_as(&self, key: Option<&str>, method: &str, name: Option<&str>) -> String {
+    pub(super) fn post_as(&self, key: Option<&str>, method: &str, name: Option<&str>) -> String {
         let params = name.map_or_else(|| json!({}), |name| json!({ "name": name }));
         http::post(&self.host, key, method, params)
     }
@@ -617,4 +617,79 @@ fn an_instance_is_found_although_its_file_has_mistakes_now() {
         let (code, _, err) = served.weir(arguments);
         assert!(code == 78 && err.contains("nonsense"), "{arguments:?}: {code} {err}");
     }
+}
+
+#[test]
+fn the_next_expiry_of_a_key_is_a_metric_and_an_expired_one_is_none() {
+    let key = |name: &str, digit: &str, expires: &str| {
+        let hash = digit.repeat(64);
+        format!("[clients.{name}]\nrole = \"local\"\nkey_sha256 = [\"{hash}\"]\n{expires}\n")
+    };
+    let start = |clients: &[String]| Served::start(&format!("{OPEN}{}", clients.concat()));
+    let expiry = |served: &Served| {
+        let metrics = served.get("/metrics").1;
+        let name = "weir_expiry_seconds{what=\"client_key\"} ";
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+        line.map(|value| value.parse::<f64>().expect("a number"))
+    };
+    let past = key("old", "1", "expires = 2020-01-01T00:00:00Z");
+    let (far, near) = ("expires = 2098-01-01T00:00:00Z", "expires = 2097-01-01T00:00:00Z");
+    let served = start(&[past, key("a", "2", far), key("b", "3", near), key("c", "4", "")]);
+    let seconds = expiry(&served).expect("a series");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    // 2097-01-01T00:00:00Z
+    let expected = 4_007_836_800.0 - now.expect("after 1970").as_secs_f64();
+    assert!((seconds - expected).abs() < 60.0, "{seconds}, not {expected}");
+    assert_eq!(expiry(&start(&[key("c", "4", "")])), None);
+}
+
+#[test]
+fn the_status_in_the_documents_is_what_the_command_prints() {
+    let page = include_str!("../../docs/operations.md");
+    let (_, sample) = page.split_once("$ weir status\n").expect("a sample");
+    let (sample, _) = sample.split_once("```").expect("its end");
+    let notes = super::example("legacy_stdio");
+    let served = Served::start(&format!(
+        "[audit]\nenabled = true\n[upstreams.notes]\ncommand = {notes:?}\n\
+         [upstreams.wiki]\nurl = \"http://127.0.0.1:9/mcp\"\n"
+    ));
+    served.wait_for("/readyz?verbose", |_, body| body.contains("[+]upstream notes ok"));
+    let initialize = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {},
+        "clientInfo": { "name": "x", "version": "1" },
+    } });
+    let headers =
+        "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n";
+    let answer = http::exchange(&served.host, "POST /mcp", headers, &initialize.to_string());
+    let session = answer.lines().find_map(|line| {
+        let (name, value) = line.split_once(": ")?;
+        name.eq_ignore_ascii_case("mcp-session-id").then(|| value.trim().to_owned())
+    });
+    let headers = format!("{headers}Mcp-Session-Id: {}\r\n", session.expect("a session"));
+    let call = |name: &str| {
+        json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {
+            "name": name, "arguments": { "title": "a", "text": "b" },
+        } })
+    };
+    let list = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/list" });
+    for body in [list, call("notes__add_note"), call("notes__find_note")] {
+        http::exchange(&served.host, "POST /mcp", &headers, &body.to_string());
+    }
+    // Numbers differ, lines break elsewhere, and the next attempt may have begun.
+    let simplified = |text: &str| {
+        let text = text.replace("http://127.0.0.1:8642/mcp", "http://HOST/mcp");
+        let text = text.replace("/home/me", "FOLDER");
+        let mut text: String =
+            text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+        while text.contains("00") {
+            text = text.replace("00", "0");
+        }
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (before, after) = text.split_once("; Weir retries").expect("an attempt");
+        let (_, after) = after.split_once(" 0 calls").expect("calls");
+        let after = after.replace(" restarts", " restart").replace(", 0 restart", "");
+        format!("{before} 0 calls{after}")
+    };
+    let (_, out, err) = served.weir(&["status"]);
+    assert_eq!(simplified(&format!("{out}{err}")), simplified(sample), "{out}{err}");
 }

@@ -7,9 +7,12 @@ use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use super::{LIBRARY_CONFIG, folder, runs, script, scripted, serve, stdio, weir};
 use crate::lab::blocking::{make_pipe, read_pipe, write_pipe};
+use crate::lab::http::exchange;
+use crate::lab::ports::free_port;
 use crate::lab::{PATIENCE, wait_until};
 
 #[test]
@@ -244,4 +247,99 @@ done
     assert_eq!(declared.get("capabilities"), Some(capabilities));
     let expected = format!("{{\"jsonrpc\":\"2.0\",\"id\":\"why\",\"result\":{answer}}}\n");
     assert_eq!(read("answer"), expected);
+}
+
+#[test]
+fn a_refused_host_is_warned_about_once_in_the_process_and_a_flood_of_hosts_is_not() {
+    let admin = free_port();
+    let config = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:{admin}\"\n\
+         [log]\nformat = \"json\"\n{LIBRARY_CONFIG}"
+    );
+    let folder = folder(&config);
+    let served = serve(folder.path());
+    let ask = |address: &str, lines: &str| {
+        let reply = exchange(address, "GET /mcp", lines, "");
+        assert!(reply.starts_with("HTTP/1.1 403 "), "{reply}");
+    };
+    let address = served.address.clone();
+    for host in ["Weir.lan", "weir.lan:8642", "weir.lan.", "weir.lan", "\u{202e}x"] {
+        ask(&address, &format!("Host: {host}\r\n"));
+    }
+    ask(&address, "Host: localhost\r\nOrigin: https://app.example.com\r\n");
+    ask(&address, "Host: localhost\r\nOrigin: https://app.example.com\r\n");
+    // The other listener takes the same hosts, and no origins.
+    ask(&format!("127.0.0.1:{admin}"), "Host: weir.lan\r\n");
+    ask(&format!("127.0.0.1:{admin}"), "Host: admin.lan\r\n");
+    ask(&format!("127.0.0.1:{admin}"), "Host: localhost\r\nOrigin: https://other.example.com\r\n");
+    for n in 0..100 {
+        ask(&address, &format!("Host: flood-{n}.test\r\n"));
+    }
+    terminate(&served.child);
+    let log = served.wait_for_whole_log();
+    let warned = log.iter().map(|line| serde_json::from_str(line).expect("a line of JSON"));
+    let warned = warned.filter(|line: &Value| line["level"] == "WARN");
+    let warned: Vec<_> = warned
+        .map(|line| {
+            let text = |member: &str| line[member].as_str().unwrap_or("-").to_owned();
+            format!("{} {} {}", text("name"), text("value"), text("message"))
+        })
+        .collect();
+    let line = |name: &str, value: &str, key: &str| {
+        format!("{name} {value:?} request refused: to accept this value, add it to {key}")
+    };
+    let host = |value: &str| line("host", value, "server.allowed_hosts");
+    let origin = line("origin", "https://app.example.com", "server.allowed_origins");
+    let first = [host("weir.lan"), host("weir.lan.")];
+    assert_eq!(warned[..2], first, "{warned:#?}");
+    assert_eq!(warned[3..5], [origin, host("admin.lan")], "{warned:#?}");
+    assert!(!warned[2].contains('\u{202e}'), "{warned:#?}");
+    let flood = warned[5..].iter().filter(|line| line.contains("flood-")).count();
+    assert_eq!(flood, 28, "{warned:#?}");
+    let last = "host - further refused values are logged at the level debug only";
+    assert_eq!(warned[5 + flood..], [last], "{warned:#?}");
+}
+
+#[test]
+fn the_origins_of_pages_are_reloaded_and_their_preflights_pass_over_a_socket() {
+    let key = "a-key-that-a-page-sends-and-no-other-client-has";
+    let hash = weir::hex::hex(&weir::sha256::sha256(key));
+    let config = |origins: &str| {
+        format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\nallowed_origins = [{origins}]\nwatch = false\n\
+             [log]\nformat = \"json\"\n[clients.page]\nkey_sha256 = [\"{hash}\"]\n\
+             prompts.allow = [\"*\"]\n{LIBRARY_CONFIG}"
+        )
+    };
+    let folder = folder(&config(""));
+    let mut served = serve(folder.path());
+    let address = served.address.clone();
+    let ask = |origin: &str, target: &str, lines: &str| {
+        let reply = exchange(&address, target, &format!("Origin: {origin}\r\n{lines}"), "");
+        let (head, _) = reply.split_once("\r\n\r\n").expect("a head");
+        let status: u16 = head.split(' ').nth(1).and_then(|it| it.parse().ok()).expect("a status");
+        let names = ["access-control-allow-origin: ", "vary: "];
+        let found = names.map(|name| {
+            let mut lines = head.lines().filter_map(|line| line.strip_prefix(name));
+            lines.next().unwrap_or("-").to_owned()
+        });
+        let [allowed, vary] = found;
+        (status, allowed, vary)
+    };
+    let preflight = "Access-Control-Request-Method: POST\r\n";
+    let (page, local) = ("https://app.example.com", "http://localhost:3000");
+    let expected =
+        |status: u16, allowed: &str, vary: &str| (status, allowed.to_owned(), vary.to_owned());
+    assert_eq!(ask(page, "OPTIONS /mcp", preflight), expected(403, "-", "-"));
+    assert_eq!(ask(local, "OPTIONS /mcp", preflight), expected(401, "-", "-"));
+    let path = folder.path().join("weir.toml");
+    for origin in [page, local] {
+        std::fs::write(&path, config(&format!("{origin:?}"))).expect("written");
+        served.signal(Signal::HUP);
+        served.wait_for_log("the configuration was reloaded");
+        assert_eq!(ask(origin, "OPTIONS /mcp", preflight), expected(204, origin, "Origin"));
+        assert_eq!(ask(origin, "POST /mcp", ""), expected(401, origin, "Origin"));
+        assert_eq!(ask(origin, "GET /elsewhere", ""), expected(404, "-", "-"));
+    }
+    assert_eq!(ask(page, "OPTIONS /mcp", preflight), expected(403, "-", "Origin"));
 }

@@ -27,10 +27,12 @@ fn config() -> String {
     let notes = examples.join("legacy_stdio").display().to_string();
     let (hash, fleet_key) = (weir_hash(KEY), "A".repeat(43));
     format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n[state]\ndir = \"state\"\n\
+        "[server]\nlisten = \"127.0.0.1:0\"\npublic_url = \"http://127.0.0.1\"\n\
+         [auth.oidc.corp]\nissuer = \"http://127.0.0.1:1\"\naudience = [\"weir\"]\ndefault_role = \"guest\"\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\n[state]\ndir = \"state\"\n\
          [log]\nformat = \"json\"\n[audit]\nenabled = true\n\
          [roles.guest]\nprompts.allow = [\"*\"]\ntools.allow = [\"notes/*\"]\nresources.allow = [\"*\"]\n\
-         [clients.ann]\nrole = \"guest\"\nkey_sha256 = [\"{hash}\"]\n\
+         [clients.ann]\nrole = \"guest\"\nexpires = 2099-01-01T00:00:00Z\nkey_sha256 = [\"{hash}\"]\n\
          [[limits]]\nper = \"client\"\nmethod = \"completion/complete\"\nrate = \"1/h\"\n\
          [fleet]\nstore = {{ url = \"redis://127.0.0.1:1\" }}\nkeys = \"{fleet_key}\"\nlisten = \"127.0.0.1:0\"\n\
          [upstreams.notes]\ncommand = \"{notes}\"\n\

@@ -38,6 +38,22 @@ async fn a_status_names_the_fleet_and_what_differs_in_it() {
 }
 
 #[tokio::test]
+async fn a_killed_replica_is_not_shown_as_serving_beside_its_successor() {
+    let mut replicas = Replicas::start(2).await;
+    replicas.kill(1).await;
+    replicas.start_configured(1).await;
+    let shown = weir(&["fleet", "--config", &replicas.config(0)]);
+    let states: Vec<_> = shown.lines().map(|line| line.split("  ").next()).collect();
+    let count = |state: &str| states.iter().filter(|it| **it == Some(state)).count();
+    assert_eq!((count("serving"), count("draining")), (2, 0), "{shown}");
+    // Its record has expired if the start took long.
+    assert!(count("replaced") <= 1 && shown.contains(": 2 replicas,"), "{shown}");
+    for difference in ["several", "same address"] {
+        assert!(!shown.contains(difference), "{shown}");
+    }
+}
+
+#[tokio::test]
 async fn a_reload_changes_what_the_others_are_shown() {
     let replicas = Replicas::start(2).await;
     let path = replicas.config(1);

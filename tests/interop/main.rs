@@ -18,6 +18,8 @@ mod fleet;
 mod malformed;
 mod numbers;
 mod oauth;
+#[cfg(target_os = "linux")]
+mod pages;
 mod parts;
 mod pipe;
 mod programs;

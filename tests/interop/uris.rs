@@ -331,7 +331,7 @@ fn view(case: &Case, owner: RuleOwner) -> Arc<RoleView> {
         RuleOwner::Role => (AllowDeny::new(&allow, case.deny), everything()),
         RuleOwner::Upstream => (everything(), AllowDeny::new(&own(&allow), &own(case.deny))),
     };
-    let outlet = ExportRules {
+    let export = ExportRules {
         name: name(),
         prefix: name(),
         prompts: everything(),
@@ -341,7 +341,7 @@ fn view(case: &Case, owner: RuleOwner) -> Arc<RoleView> {
     };
     let catalog = Catalog::new(Settings {
         naming: Naming::default(),
-        exports: vec![outlet],
+        exports: vec![export],
         page_items: 100,
         page_bytes: 100_000,
         instructions: false,

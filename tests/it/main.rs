@@ -12,6 +12,7 @@ mod changes;
 mod checks;
 mod client;
 mod closing;
+mod cors;
 mod crowd;
 mod definitions;
 mod forwarding;

@@ -11,7 +11,7 @@ use crate::step::{self, Outcome};
 pub(crate) const INSTALLER: &str = "tests/interop/parts/install.sh";
 
 /// The parts by day, in the order in which the installer has them.
-pub(crate) const BY_DAY: [&str; 15] = [
+pub(crate) const BY_DAY: [&str; 17] = [
     "schemas",
     "store",
     "nginx",
@@ -23,6 +23,8 @@ pub(crate) const BY_DAY: [&str; 15] = [
     "mcp2",
     "npm",
     "inspector",
+    "inspector1",
+    "chromium",
     "kubernetes",
     "conformance",
     "oidc",

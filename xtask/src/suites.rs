@@ -58,6 +58,8 @@ pub(crate) const SUITES: [Suite; 13] = [
             "mcp2",
             "npm",
             "inspector",
+            "inspector1",
+            "chromium",
             "kubernetes",
             "oidc",
         ],

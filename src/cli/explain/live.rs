@@ -4,9 +4,10 @@
 //! Invariant: the process is looked up once per command.
 
 use super::report::{ExplainedItem, StatementTopic};
+use super::user;
 use crate::admin::remaining_quota::{QuotaQuery, RemainingQuota};
 use crate::cli::exit::Failure;
-use crate::cli::instance::admin_client::{AdminClient, RunningInstance};
+use crate::cli::instance::admin_client::RunningInstance;
 use crate::cli::query::oneshot::OneShotGateway;
 use crate::mcp::call::Method;
 use crate::policy;
@@ -16,13 +17,8 @@ pub(super) struct LiveState(Result<RunningInstance, String>);
 
 impl LiveState {
     pub(super) async fn find(oneshot: &OneShotGateway) -> Self {
-        let connect = async {
-            // A demonstration has no configuration file.
-            let file = oneshot.source.file().ok_or(Failure::NotRunning(String::new()))?;
-            let config = &oneshot.config;
-            AdminClient::new(&config.admin, &config.state, file)?.connect().await
-        };
-        Self(connect.await.map_err(describe_unreachable))
+        let connected = user::connect(&oneshot.config, &oneshot.source).await;
+        Self(connected.map_err(describe_unreachable))
     }
 
     /// Adds the client's remaining quota to the statements about limits, or why it is unknown.
@@ -47,6 +43,11 @@ impl LiveState {
         let result = match client {
             // Anonymous clients are counted by address.
             policy::ANONYMOUS => Err("the remaining quota is counted by address".to_owned()),
+            _ if client.contains('/') => Err(
+                "the remaining quota of a user is not shown: a client is the application that the \
+                 token was issued to"
+                    .to_owned(),
+            ),
             _ => self.request_quota(&query).await,
         };
         match result {

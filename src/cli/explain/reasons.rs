@@ -58,11 +58,21 @@ pub(super) fn role_rules(
     upstream: &UpstreamName,
     subject: RuleSubject<'_>,
 ) -> Vec<Statement> {
-    let empty = Role::default();
-    let role_rules = config.roles.get(role).unwrap_or(&empty);
-    let (key, patterns) = (subject.key(), role_rules.rules(subject.kind));
+    // The names of several are joined.
+    let roles: Vec<_> =
+        role.split('+').filter_map(|name| Some((name, config.roles.get(name)?))).collect();
+    let union = Role::union(roles.iter().map(|(_, rules)| *rules));
+    let (key, patterns) = (subject.key(), union.rules(subject.kind));
     let place = |list: &str, at: usize| {
-        config.rule_locations.of_rule(role, key, list, at).map(str::to_owned)
+        let of = |rules: &AllowDeny| match list {
+            "allow" => rules.allow.clone(),
+            _ => rules.deny.clone(),
+        };
+        let pattern = of(patterns).get(at)?.clone();
+        roles.iter().find_map(|(name, rules)| {
+            let at = of(rules.rules(subject.kind)).iter().position(|it| *it == pattern)?;
+            config.rule_locations.of_rule(name, key, list, at).map(str::to_owned)
+        })
     };
     let about = [StatementTopic::Allowed, StatementTopic::Denied];
     let rules = RuleLists { about, key, patterns, place: &place };

@@ -15,9 +15,12 @@ use crate::mcp::kind::Kind;
 #[derive(Serialize)]
 pub(super) struct Explanation {
     name: String,
-    /// Client of `--as`.
+    /// Client or user of `--as`.
     #[serde(skip_serializing_if = "Option::is_none")]
     client: Option<String>,
+    /// The viewer in a sentence, if it is only one.
+    #[serde(skip)]
+    viewer: Option<String>,
     visible: bool,
     /// Items and upstreams that the name may mean.
     findings: Vec<ExplainedItem>,
@@ -85,7 +88,7 @@ pub(super) enum StatementTopic {
     /// Presence in the upstream's lists.
     Listed,
     /// The upstream's own export rules.
-    #[strum(serialize = "outlet")]
+    #[strum(serialize = "exports")]
     ExportRules,
     /// Other properties of the item in the merged list.
     List,
@@ -157,13 +160,15 @@ impl Explanation {
     pub(super) fn new(
         name: &str,
         client: Option<&String>,
+        viewer: Option<&String>,
         mut findings: Vec<ExplainedItem>,
     ) -> Self {
         for finding in &mut findings {
             finding.visible = finding.visibilities.iter().any(|visibility| visibility.visible);
         }
         let visible = findings.iter().any(|finding| finding.visible);
-        Self { name: name.to_owned(), client: client.cloned(), visible, findings }
+        let (client, viewer) = (client.cloned(), viewer.map(|text| sanitize_line(text)));
+        Self { name: name.to_owned(), client, viewer, visible, findings }
     }
 
     /// Failure of the command if none of the roles sees anything.
@@ -171,7 +176,7 @@ impl Explanation {
         if self.visible {
             return Ok(());
         }
-        let text = match &self.client {
+        let text = match &self.viewer {
             Some(client) => format!("`{}` is not visible to {client}", self.name),
             None => format!("`{}` is visible to no role", self.name),
         };
@@ -191,7 +196,7 @@ impl Explanation {
             }
             let title = sanitize_line(&finding.title(&self.name));
             let verdict = describe_visible(finding.visible);
-            match (&self.client, finding.visibilities.len()) {
+            match (&self.viewer, finding.visibilities.len()) {
                 (Some(client), _) => writeln!(out, "{verdict} to {client}: {title}")?,
                 (None, 0) => writeln!(out, "{verdict}: {title}")?,
                 (None, _) if !finding.visible => writeln!(out, "{verdict} to any role: {title}")?,
@@ -203,7 +208,7 @@ impl Explanation {
             }
             write_statements(out, &finding.statements)?;
             for visibility in &finding.visibilities {
-                match &self.client {
+                match &self.viewer {
                     Some(_) => write_statements(out, &visibility.statements)?,
                     None => write_visibility(out, visibility)?,
                 }

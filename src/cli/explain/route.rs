@@ -103,7 +103,7 @@ fn visibility(
     if let Some(upstream) = owner(&route).or(owner(everything)) {
         let subject = unlisted_subject(uri);
         let exports = config.upstreams.iter().find(|it| it.name() == upstream.as_str());
-        let exports = exports.filter(|_| viewer.client.is_some());
+        let exports = exports.filter(|_| !viewer.client.is_empty());
         statements.extend(exports.map(|it| reasons::export_rule(config, it, subject)));
         statements.extend(reasons::role_rules(config, &viewer.role, upstream, subject));
     }

@@ -25,6 +25,7 @@ use tokio::time::timeout;
 
 use crate::admin::discovery::{self, AdminEndpointFile};
 use crate::admin::remaining_quota::{self, RemainingQuota};
+use crate::admin::users::{UserQuery, UserReport};
 use crate::admin::{Route, reload::ReloadReport, status::Status, token};
 use crate::cli::admin::absolute_path;
 use crate::cli::exit::Failure;
@@ -168,6 +169,14 @@ impl RunningInstance {
         let (_, body) =
             request(self.address, &self.token, Route::Limits, &query, RESPONSE_TIMEOUT).await?;
         serde_json::from_slice(&body).map_err(|_| self.unexpected_response("remaining quotas"))
+    }
+
+    /// Requests the role of a user.
+    pub(crate) async fn user(&self, user: &UserQuery) -> Result<UserReport, Failure> {
+        let query = user.to_query();
+        let (_, body) =
+            request(self.address, &self.token, Route::Users, &query, RESPONSE_TIMEOUT).await?;
+        serde_json::from_slice(&body).map_err(|_| self.unexpected_response("role of a user"))
     }
 
     fn unexpected_response(&self, what: &str) -> Failure {

@@ -4,6 +4,7 @@
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use clap::Subcommand;
@@ -63,6 +64,8 @@ struct KeyArgs {
 struct ReportJson<'a> {
     fleet: &'a str,
     members: Vec<MemberRow<'a>>,
+    /// Processes that were killed, and whose records the store has still, beside their successors.
+    replaced: Vec<MemberRow<'a>>,
     claims: usize,
     differences: Vec<String>,
 }
@@ -116,12 +119,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         return show_keys(key.json, &report);
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let mut members: Vec<_> = report.members.iter().map(|member| row(member, now)).collect();
-    members.sort_by_key(|row| (row.name, row.seconds));
     let json = ReportJson {
         fleet: &fleet.settings.name,
         differences: report.differences,
-        members,
+        members: rows(&report.members, now),
+        replaced: rows(&report.replaced, now),
         claims: report.claims,
     };
     output::print_report(args.json, &json, |out| write_table(out, &json))
@@ -188,6 +190,12 @@ pub(crate) async fn check_store(config: &Config) -> Result<Vec<ProblemReport>, F
     Ok(problems.into_iter().map(warning).collect())
 }
 
+fn rows(replicas: &[Arc<Replica>], now: Duration) -> Vec<MemberRow<'_>> {
+    let mut rows: Vec<_> = replicas.iter().map(|replica| row(replica, now)).collect();
+    rows.sort_by_key(|row| (row.name, row.seconds));
+    rows
+}
+
 fn row(member: &Replica, now: Duration) -> MemberRow<'_> {
     let record = &member.record;
     MemberRow {
@@ -204,11 +212,12 @@ fn row(member: &Replica, now: Duration) -> MemberRow<'_> {
 }
 
 fn write_table(out: &mut dyn Write, report: &ReportJson<'_>) -> std::io::Result<()> {
-    let rows = || report.members.iter();
-    let name = rows().map(|row| row.name.len()).max().unwrap_or(0);
-    let address = rows().map(|row| row.address.len()).max().unwrap_or(0);
-    for row in &report.members {
-        let state = if row.draining { "draining" } else { "serving" };
+    let serving = report.members.iter().map(|row| (row, "serving"));
+    let rows = || serving.clone().chain(report.replaced.iter().map(|row| (row, "replaced")));
+    let name = rows().map(|(row, _)| row.name.len()).max().unwrap_or(0);
+    let address = rows().map(|(row, _)| row.address.len()).max().unwrap_or(0);
+    for (row, state) in rows() {
+        let state = if row.draining && state == "serving" { "draining" } else { state };
         let runs = match row.running.is_empty() {
             true => String::new(),
             false => format!(", runs {}", row.running.join(", ")),

@@ -107,6 +107,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         reload_triggers::start(&app, files, args.allow_anonymous_network, sighups, reloads);
     // The guard removes the file when this function returns.
     let _endpoint_file = admin_listener.map(|(listener, settings, endpoint_file)| {
+        let settings = admin::Settings { tls: tls.clone(), ..settings };
         app.serve_admin(listener, settings, reload_triggers::reload_handler(reloader));
         endpoint_file
     });

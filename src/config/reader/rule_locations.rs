@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::policy::role::OWN_ROLE_PREFIX;
+
 /// Lines like `conf.d/a.toml:12` by paths like `roles.dev.tools.deny[0]`, for rules and for the few
 /// keys that decide about rules. Default values have no location.
 #[derive(Clone, Debug, Default)]
@@ -65,6 +67,3 @@ pub(crate) fn join(path: &str, key: &str) -> String {
 pub(crate) fn owner_of(role: &str) -> Option<&str> {
     role.strip_prefix(OWN_ROLE_PREFIX)
 }
-
-/// Prefix of a client's own role; names in files cannot contain it.
-pub(crate) const OWN_ROLE_PREFIX: &str = "client:";

@@ -229,8 +229,9 @@ impl<'a> TableReader<'a> {
     ) -> Vec<T> {
         let path = join(&self.path, key);
         let accept = |(name, value): (SpannedName<'a>, &'a SpannedValue<'a>)| {
-            let report =
-                |c| self.diagnostics.error(join(&path, name.get_ref()), Some(value.span()), c);
+            let key = join(&path, name.get_ref());
+            self.diagnostics.record_location(key.clone(), value.span().start);
+            let report = |c| self.diagnostics.error(key, Some(value.span()), c);
             self.diagnostics.parse_value(value, |value| parse(name, value))?.map_err(report).ok()
         };
         self.sorted_entries(key).into_iter().filter_map(accept).collect()

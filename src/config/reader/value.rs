@@ -9,13 +9,13 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
 use hyper::Uri;
-use hyper::http::uri::Authority;
 use ipnet::IpNet;
 use toml::de::DeValue;
 use toml::value::{Datetime, Offset};
 
 use crate::config::reader::report::{ValueError, did_you_mean};
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader, wrong_type};
+use crate::downstream::host_check::{AllowedHost, Origin};
 use crate::hex;
 use crate::upstream::connect::egress::has_valid_port;
 
@@ -229,11 +229,9 @@ pub(crate) fn path(value: &SpannedValue<'_>) -> Parsed<String> {
 /// Parses a value of the `Host` header: a name, with a port if it is not the scheme's default.
 pub(crate) fn host(value: &SpannedValue<'_>) -> Parsed<String> {
     let text = string(value)?;
-    match text.parse::<Authority>() {
-        Ok(host) if !text.contains(['@', '*']) && !host.host().is_empty() => {
-            Ok(text.to_ascii_lowercase())
-        }
-        _ => {
+    match text.parse::<AllowedHost>() {
+        Ok(_) => Ok(text.to_ascii_lowercase()),
+        Err(_) => {
             let remedy = "write it like \"mcp.example.com\" or \"mcp.example.com:8443\"";
             Err(ValueError::new(format!("{text:?} is not a host"), remedy))
         }
@@ -244,13 +242,9 @@ pub(crate) fn host(value: &SpannedValue<'_>) -> Parsed<String> {
 pub(crate) fn origin(value: &SpannedValue<'_>) -> Parsed<String> {
     let text = string(value)?;
     let remedy = "write it like \"https://app.example.com\": each origin by itself, without a path";
-    let wrong = || ValueError::new(format!("{text:?} is not an origin"), remedy);
-    let (scheme, host) = text.split_once("://").ok_or_else(wrong)?;
-    let good_scheme = !scheme.is_empty()
-        && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
-    match host.parse::<Authority>() {
-        Ok(_) if good_scheme && !host.contains(['@', '*']) => Ok(text.to_ascii_lowercase()),
-        _ => Err(wrong()),
+    match text.parse::<Origin>() {
+        Ok(_) => Ok(text.to_ascii_lowercase()),
+        Err(_) => Err(ValueError::new(format!("{text:?} is not an origin"), remedy)),
     }
 }
 

@@ -330,11 +330,11 @@ fn the_places_of_rules_are_known_in_whichever_file_they_stand() {
     assert_eq!(rule("a.b", "tools", "allow", 2), None);
     assert_eq!(rule("a.b", "tools", "deny", 0), None);
     assert_eq!(rule("local", "tools", "allow", 0), None);
-    let outlet = |list: &str, index: usize| {
+    let place = |list: &str, index: usize| {
         places.of_entry(&["upstreams", "x", "tools", list], index).map(str::to_owned)
     };
-    assert_eq!(outlet("deny", 1), at(&main, 7));
-    assert_eq!(outlet("allow", 0), None);
+    assert_eq!(place("deny", 1), at(&main, 7));
+    assert_eq!(place("allow", 0), None);
     assert_eq!(places.of(&["upstreams", "x", "enabled"]).map(str::to_owned), at(&main, 4));
     // Equal configurations are equal, whatever their locations.
     assert_eq!(*places, RuleLocations::default());

@@ -1098,3 +1098,27 @@ listen = "10.0.0.1:1"
       |         ^^^^^^^^^^^^^^^^^^^^^^^ set pinning = "locked", and give all replicas the same lock file
     "#);
 }
+
+#[test]
+fn a_host_or_an_origin_that_no_request_can_have_is_refused_when_it_is_read() {
+    for (key, value) in [
+        ("allowed_hosts", "a~b"),
+        ("allowed_hosts", "mcp.example.com."),
+        ("allowed_hosts", "a:99999"),
+        ("allowed_hosts", "a:"),
+        ("allowed_origins", "https://a~b"),
+        ("allowed_origins", "https://a."),
+        ("allowed_origins", "https://a:99999"),
+        ("allowed_origins", "1x://a"),
+        ("allowed_origins", "null"),
+        ("allowed_origins", "https://*.example.com"),
+    ] {
+        let error = parse(&format!("[server]\n{key} = [{value:?}]\n")).expect_err(value);
+        let error = error.to_string();
+        assert!(error.contains(&format!("server.{key}: {value:?} is not")), "{error}");
+    }
+    for url in ["https://mcp.example.com./mcp", "https://a~b", "https://mcp.example.com:x"] {
+        let error = parse(&format!("[server]\npublic_url = {url:?}\n")).expect_err(url);
+        assert!(error.to_string().contains("server.public_url"), "{error}");
+    }
+}

@@ -3,7 +3,8 @@
 //! Invariant: the order of the checks is Host and Origin (403), path (404), credentials (401, 403),
 //! method (405), headers that describe the body (415, 406). Only then is the body read, within
 //! limits of size and time, and parsed. A request that fails before is refused without reading its
-//! body: the body is skipped.
+//! body: the body is skipped. A preflight is answered after the first check, also at shutdown, so
+//! that a page can read every later refusal.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use super::{
 use crate::downstream::http::connection::replicas::HopPurpose;
 use crate::downstream::http::connection::timed_io::RequestInProgress;
 use crate::downstream::modern::{self, ResponseKind};
+use crate::downstream::response::cors::{self, CorsHeaders};
 use crate::downstream::response::{ClientResponse, ResponseMode, results};
 use crate::downstream::{ServerStateCell, batch, era, host_check};
 use crate::fairness::promptly;
@@ -57,11 +59,15 @@ pub(super) async fn handle(
     };
     let audit_event = audit_event::begin(&state, &connection, route, &parts);
     let (body, text) = (Some(incoming), Bytes::new());
+    // The replica that has the client's connection adds them.
+    let is_for_pages = route.is_some_and(HttpRoute::is_for_pages) && !connection.is_forwarded();
+    let cors =
+        is_for_pages.then(|| CorsHeaders::of_response(&state.settings, &parts.headers)).flatten();
     let mut request =
         HttpRequest { state_cell, state, connection, parts, body, text, gone, audit_event };
     let responded = match refused {
         Some(refused) => Err(refused),
-        None => respond(&mut request, route).await,
+        None => respond(&mut request, route, cors.as_ref()).await,
     };
     let mut response = match responded {
         Ok(response) => response,
@@ -69,6 +75,9 @@ pub(super) async fn handle(
     };
     let HttpRequest { state, connection, parts, body, gone, audit_event, .. } = request;
     audit_event::end(audit_event, &mut response).await;
+    if let Some(cors) = cors {
+        cors.add_to(response.headers_mut());
+    }
     let is_ending = response.headers().contains_key(CONNECTION);
     let is_reusable = match body {
         Some(unread_body) if !is_ending && !unread_body.is_end_stream() => {
@@ -88,8 +97,16 @@ pub(super) async fn handle(
 async fn respond(
     request: &mut HttpRequest,
     route: Option<HttpRoute>,
+    cors: Option<&CorsHeaders>,
 ) -> Result<HttpResponse, HttpRefusal> {
     check_origin(request)?;
+    if let (Some(route), Some(true)) = (route, cors.map(|cors| cors.is_preflight(&request.parts))) {
+        request.audit_event.discard();
+        let mut response = response_body::empty(StatusCode::NO_CONTENT);
+        *response.headers_mut() = cors::preflight_headers(request.headers(), &route.allow());
+        return Ok(response);
+    }
+    oauth_metadata::check_query(&request.parts)?;
     let route = route.ok_or((StatusCode::NOT_FOUND, "nothing is served at this path"))?;
     let client = match route {
         // Public, and not recorded: anyone may fetch it as often as they like.
@@ -120,22 +137,22 @@ async fn respond(
 }
 
 /// Refuses a request that no client of this server sends: another host, an untrusted page, an
-/// ambiguous body, a token in the URL.
+/// ambiguous body.
 fn check_origin(request: &HttpRequest) -> Result<(), HttpRefusal> {
     let (state, parts) = (&request.state, &request.parts);
     head::check_transfer(&parts.headers)
         .map_err(|refused| HttpRefusal::from(refused).with_connection_close())?;
     if request.connection.is_forwarded() {
         // The other replica has checked what its own address needs.
-        return oauth_metadata::check_query(parts);
+        return Ok(());
     }
     host_check::check(&state.settings, &parts.uri, &parts.headers).map_err(|rejection| {
         let (host, origin) = (parts.headers.get(HOST), parts.headers.get(ORIGIN));
         debug!(%rejection, ?host, ?origin, "request refused: Host or Origin not allowed");
+        state.refused_values().warn_once(rejection, &parts.headers);
         state.gateway.metrics().refused(RefusalReason::Host);
-        response_body::refusal(StatusCode::FORBIDDEN, &rejection.to_string())
-    })?;
-    oauth_metadata::check_query(parts)
+        response_body::refusal(StatusCode::FORBIDDEN, &rejection.to_string()).into()
+    })
 }
 
 /// Authenticates the client, and refuses one that exceeds its limits by far, unless it has calls in
@@ -175,7 +192,7 @@ async fn authenticate(
         && !Box::pin(delivery::has_calls(request, &client)).await
     {
         debug!(client = %client.principal().name, "request over the rate limit, body not read");
-        metrics.refused(RefusalReason::Limit);
+        client.count_refusal(RefusalReason::Limit);
         return Err(results::too_busy(wait).into());
     }
     Ok(client)

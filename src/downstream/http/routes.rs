@@ -1,7 +1,8 @@
 //! Table of all HTTP routes.
 //!
 //! Invariants: everything that is served has an entry here, so [`HttpRoute::ALL`] covers every path
-//! and every method. Only [`HttpRoute::Metadata`] is served without credentials.
+//! and every method. Only [`HttpRoute::Metadata`] and preflights of pages are served without
+//! credentials.
 
 use hyper::Method;
 
@@ -57,6 +58,11 @@ impl HttpRoute {
             Self::SseMessages => &[Method::POST],
             Self::Metadata => &[Method::GET, Method::HEAD],
         }
+    }
+
+    /// True if pages of the configured origins may read its responses (CORS).
+    pub(super) fn is_for_pages(self) -> bool {
+        matches!(self, Self::Endpoint | Self::Metadata)
     }
 
     pub(super) fn takes(self, method: &Method) -> bool {

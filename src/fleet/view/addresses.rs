@@ -5,6 +5,7 @@
 //! only records count that are renewed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::{FleetView, Replica};
 use crate::sealing::Instance;
@@ -25,9 +26,25 @@ fn shared(view: &FleetView, counts: impl Fn(Instance) -> bool) -> ByAddress<'_> 
     members
 }
 
-/// Returns whether members may share an address, some of which may have ended.
-pub(in crate::fleet) fn may_be_shared(view: &FleetView) -> bool {
-    !shared(view, |_| true).is_empty()
+/// Returns whether one member may be the successor of another one, which was killed: both have the
+/// same name or address.
+pub(in crate::fleet) fn may_be_replaced(view: &FleetView) -> bool {
+    view.members().any(|member| has_namesake(view, member, |_| true))
+}
+
+/// Returns the members whose record is not renewed beside that of a successor, which is.
+pub(in crate::fleet) fn replaced(view: &FleetView) -> Vec<Arc<Replica>> {
+    let is_renewed = |instance| view.is_renewed(instance);
+    let silent = view.members().filter(|it| !is_renewed(it.instance));
+    silent.filter(|it| has_namesake(view, it, is_renewed)).map(Arc::clone).collect()
+}
+
+/// Returns whether another member, which counts, has the same name or address.
+fn has_namesake(view: &FleetView, member: &Replica, counts: impl Fn(Instance) -> bool) -> bool {
+    let (own, instance) = (&member.record, member.instance);
+    view.members()
+        .filter(|it| it.instance != instance && counts(it.instance))
+        .any(|it| it.record.name == own.name || it.record.address == own.address)
 }
 
 /// Describes the addresses that members share.
@@ -51,4 +68,39 @@ pub(in crate::fleet) fn is_taken(view: &FleetView, itself: Instance) -> bool {
         members.iter().any(|it| it.instance == itself)
             && members.iter().min_by_key(|it| age(it)).is_some_and(|it| it.instance != itself)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{World, heartbeat};
+    use super::*;
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_that_is_not_renewed_beside_a_successor_is_replaced_and_a_living_one_is_not() {
+        let (world, now) = (World::new(), Instant::now());
+        let names = |found: Vec<Arc<Replica>>| {
+            found.into_iter().map(|it| it.record.name.clone()).collect::<Vec<_>>()
+        };
+        // Of members 1 and 2, which have the same address, these renew their records.
+        for (renewed, expected) in
+            [(&[1, 2][..], &[][..]), (&[2], &["m1"]), (&[1], &["m2"]), (&[], &[])]
+        {
+            let mut view = FleetView::new(world.instance(0));
+            let first = world.roster(100, &[1, 2]);
+            heartbeat(&mut view, first.clone(), &world.records[0], now);
+            assert!(may_be_replaced(&view));
+            let mut later = world.roster(101, renewed);
+            let silent = first.members.into_iter().filter(|(name, _)| {
+                !renewed.iter().any(|at| world.instance(*at).to_string() == *name)
+            });
+            later.members.extend(silent);
+            heartbeat(&mut view, later, &world.records[0], now);
+            assert_eq!(names(view.take_replaced()), expected, "{renewed:?}");
+            assert_eq!(view.members().len(), 2 - expected.len(), "{renewed:?}");
+        }
+        let mut alone = FleetView::new(world.instance(0));
+        heartbeat(&mut alone, world.roster(100, &[1]), &world.records[0], now);
+        assert!(!may_be_replaced(&alone) && alone.take_replaced().is_empty());
+    }
 }

@@ -121,12 +121,7 @@ fn roles(settings: &Settings, claims: &Object) -> BTreeSet<Arc<str>> {
         }
         _ => Vec::new(),
     };
-    let mapped = values.iter().filter_map(|value| settings.roles.get(value));
-    let roles: BTreeSet<Arc<str>> = mapped.map(|role| role.as_str().into()).collect();
-    match &settings.default_role {
-        Some(role) if roles.is_empty() => [role.as_str().into()].into(),
-        _ => roles,
-    }
+    settings.roles_of(&values)
 }
 
 /// Returns whether a claim can be trusted: an email address only if the provider has verified it.

@@ -6,6 +6,7 @@ mod mint;
 mod refusals;
 mod refused;
 mod roles;
+mod seen;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 //!
 //! Invariant: at most `2 × capacity` tokens are cached, by their SHA-256 and not as text.
 
-use std::collections::HashMap;
 use std::time::SystemTime;
 
+use super::generations::Generations;
 use crate::policy::Principal;
 use crate::sha256::sha256;
 use crate::sync::Mutex;
@@ -24,21 +24,12 @@ pub(super) struct CachedToken {
 
 pub(super) type TokenDigest = [u8; 32];
 
-pub(super) struct TokenCache {
-    capacity: usize,
-    generations: Mutex<Generations>,
-}
-
-/// Two generations: a token that is not used while `young` fills up once is dropped.
-#[derive(Default)]
-struct Generations {
-    young: HashMap<TokenDigest, CachedToken>,
-    old: HashMap<TokenDigest, CachedToken>,
-}
+/// Cache of verified tokens by their digests.
+pub(super) struct TokenCache(Mutex<Generations<TokenDigest, CachedToken>>);
 
 impl TokenCache {
     pub(super) fn new(capacity: usize) -> Self {
-        Self { capacity, generations: Mutex::default() }
+        Self(Mutex::new(Generations::new(capacity)))
     }
 
     pub(super) fn digest(token: &str) -> TokenDigest {
@@ -51,34 +42,22 @@ impl TokenCache {
         token: &TokenDigest,
         is_valid: impl Fn(&CachedToken) -> bool,
     ) -> Option<CachedToken> {
-        let mut generations = self.generations.lock();
-        if let Some(found) = generations.young.get(token) {
-            if is_valid(found) {
-                return Some(found.clone());
-            }
-            generations.young.remove(token);
-            return None;
+        let mut cached = self.0.lock();
+        let found = cached.find(token)?;
+        if is_valid(found) {
+            return Some(found.clone());
         }
-        let found = generations.old.remove(token).filter(is_valid)?;
-        self.store(&mut generations, *token, found.clone());
-        Some(found)
+        cached.remove(token);
+        None
     }
 
     pub(super) fn insert(&self, token: TokenDigest, cached: CachedToken) {
-        self.store(&mut self.generations.lock(), token, cached);
-    }
-
-    fn store(&self, generations: &mut Generations, token: TokenDigest, cached: CachedToken) {
-        if generations.young.len() >= self.capacity {
-            generations.old = std::mem::take(&mut generations.young);
-        }
-        generations.young.insert(token, cached);
+        self.0.lock().insert(token, cached);
     }
 
     #[cfg(test)]
     fn len(&self) -> usize {
-        let generations = self.generations.lock();
-        generations.young.len() + generations.old.len()
+        self.0.lock().iter().count()
     }
 }
 

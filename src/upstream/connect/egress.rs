@@ -6,6 +6,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use hyper::header::PROXY_AUTHORIZATION;
 use hyper::{Request, Uri};
@@ -71,6 +72,11 @@ impl Egress {
     #[must_use]
     pub fn with_tls(&self, tls: Option<TlsSettings>) -> Self {
         Self { tls, ..self.clone() }
+    }
+
+    /// Returns the time at which Weir's certificate for the server expires, if it has one.
+    pub(crate) fn certificate_expiry(&self) -> Option<SystemTime> {
+        self.tls.as_ref()?.expiry
     }
 
     /// Returns the proxy for a URL.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
@@ -20,6 +21,8 @@ pub struct TlsSettings {
     pub(super) connector: TlsConnector,
     /// Hash of the texts from which they were made.
     digest: [u8; 32],
+    /// Time from which Weir's certificate, or one of its chain, is invalid.
+    pub(super) expiry: Option<SystemTime>,
 }
 
 /// Reason why TLS settings cannot be used, as a text for the operator.
@@ -60,10 +63,12 @@ impl TlsSettings {
             .with_safe_default_protocol_versions()
             .map_err(|error| TlsProblem::Ca(error.to_string()))?
             .with_root_certificates(roots);
+        let mut expiry = None;
         let config = match identity {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {
                 let chain = pem::certificates(chain).map_err(TlsProblem::Certificate)?;
+                expiry = chain.iter().filter_map(pem::end_of).min();
                 let key = pem::private_key(key).map_err(TlsProblem::Key)?;
                 let bad = |error| TlsProblem::Key(format!("does not fit the certificate: {error}"));
                 builder.with_client_auth_cert(chain, key).map_err(bad)?
@@ -71,7 +76,7 @@ impl TlsSettings {
         };
         let (chain, key) = identity.unwrap_or_default();
         let digest = sha256([ca.unwrap_or_default(), chain, key].map(sha256).concat());
-        Ok(Self { connector: TlsConnector::from(Arc::new(config)), digest })
+        Ok(Self { connector: TlsConnector::from(Arc::new(config)), digest, expiry })
     }
 }
 
@@ -112,4 +117,31 @@ fn system_roots() -> Result<RootCertStore, String> {
         return Err("this machine has no root certificates".into());
     }
     Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, KeyPair};
+    use std::time::Duration;
+
+    #[test]
+    fn the_expiry_of_a_certificate_for_an_upstream_is_that_of_its_chain() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let certified = |end: u64| {
+            let mut params = CertificateParams::default();
+            params.not_after = at(end).into();
+            let key = KeyPair::generate().expect("a key");
+            (params.self_signed(&key).expect("signed").pem(), key.serialize_pem())
+        };
+        let ((leaf, key), (issuer, _)) = (certified(4_000_000_000), certified(3_000_000_000));
+        let expiry = |identity: Option<&str>, ca: Option<&str>| {
+            let identity = identity.map(|chain| (chain.as_bytes(), key.as_bytes()));
+            TlsSettings::new(ca.map(str::as_bytes), identity).expect("they fit").expiry
+        };
+        assert_eq!(expiry(Some(&leaf), Some(&issuer)), Some(at(4_000_000_001)));
+        let chain = [&*leaf, &*issuer].concat();
+        assert_eq!(expiry(Some(&chain), Some(&issuer)), Some(at(3_000_000_001)));
+        assert_eq!(expiry(None, Some(&issuer)), None);
+    }
 }

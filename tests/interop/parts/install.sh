@@ -13,7 +13,7 @@ CACHE=$(cd .cache && pwd -P)/interop
 NODE_AT_LEAST=22.19
 # The parts of the tests that run by day, in the order in which they are needed. `system` installs all missing Debian
 # packages at once.
-BY_DAY="system schemas store nginx faketime node git deploy mcp1 mcp2 npm inspector kubernetes conformance oidc valgrind"
+BY_DAY="system schemas store nginx faketime node git deploy mcp1 mcp2 npm inspector inspector1 chromium kubernetes conformance oidc valgrind"
 
 usage() {
     cat <<USAGE
@@ -96,6 +96,7 @@ part_node() {
 
 part_npm() { npm_part npm "$PARTS" @modelcontextprotocol/server-everything; }
 part_inspector() { npm_part inspector "$PARTS/inspector" @modelcontextprotocol/inspector; }
+part_inspector1() { npm_part inspector1 "$PARTS/inspector1" @modelcontextprotocol/inspector-client; }
 part_kubernetes() { npm_part kubernetes "$PARTS/kubernetes" mcp-server-kubernetes; }
 part_conformance() { npm_part conformance "$PARTS/conformance" @modelcontextprotocol/conformance; }
 part_oidc() { npm_part oidc "$PARTS/oidc" oidc-provider; }
@@ -127,6 +128,14 @@ part_store() {
     find_store || { apt_install redis-tools && find_store; } ||
         fail "part store: no Valkey or Redis, which the tests of several replicas start: install redis-server, then run ./dev again"
     ln -sf "$found" "$CACHE/bin/redis-server"
+}
+
+# The browser whose pages call Weir: .cache/interop/bin/chromium.
+part_chromium() {
+    [ "$(uname -s)" = Linux ] || return 0
+    find_chromium || { apt_install chromium && find_chromium; } ||
+        fail "part chromium: no Chromium, whose pages call Weir in tests: install chromium, then run ./dev again"
+    ln -sf "$found" "$CACHE/bin/chromium"
 }
 
 # The library that changes the clock of a program in tests/faults: .cache/interop/faketime/libfaketimeMT.so.1.
@@ -173,6 +182,7 @@ part_system() {
         find_program systemd-analyze >/dev/null || add systemd
         find_program docker-compose >/dev/null || add docker-compose
         find_program openssl >/dev/null || add openssl
+        find_chromium || add chromium
         have curl || add curl
     fi
     # Each part reports what it still lacks.
@@ -231,6 +241,15 @@ find_program() { PATH=$PATH:/usr/sbin:/sbin command -v "$1"; }
 find_store() {
     local program
     for program in valkey-server redis-server redis-check-rdb; do
+        if found=$(find_program "$program"); then return; fi
+    done
+    return 1
+}
+
+# Sets `found` to the path of a browser.
+find_chromium() {
+    local program
+    for program in chromium chromium-browser google-chrome; do
         if found=$(find_program "$program"); then return; fi
     done
     return 1

@@ -55,6 +55,10 @@ impl StatusPage {
         if !refusals.is_empty() {
             self.row("refused", &refusals.join(", "));
         }
+        for (provider, count) in status.users_without_role.iter().filter(|(_, count)| **count > 0) {
+            let users = counted(*count as u64, "user");
+            self.row("users", &format!("{users} of {provider} without a role: see the log"));
+        }
         if let Some(fleet) = &status.fleet {
             let members = counted(fleet.members as u64, "replica");
             let store = if fleet.store { "connected" } else { "away" };
@@ -282,6 +286,7 @@ mod tests {
             ],
             methods: vec![MethodStatus { count: 5_000, errors: 12, ..MethodStatus::default() }],
             refusals: BTreeMap::from([(name("auth"), 7), (name("limit"), 0)]),
+            users_without_role: BTreeMap::from([(name("corp"), 3), (name("okta"), 0)]),
             fleet: None,
             limits: vec![LimitStatus {
                 number: 1,

@@ -10,7 +10,7 @@ mod clients;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -84,6 +84,10 @@ struct ActiveTls {
     /// Verifier of client certificates and the hash of its CAs; `None` if no certificate is
     /// requested.
     verifier: Option<(Verifier, [u8; 32])>,
+    /// Times from which the server certificate, one of its intermediates, and each CA of client
+    /// certificates are invalid.
+    chain_ends: Vec<SystemTime>,
+    ca_ends: Vec<SystemTime>,
 }
 
 impl Tls {
@@ -92,6 +96,16 @@ impl Tls {
         let text = PemFiles::read(&files)?;
         let current = RwLock::new(Arc::new(text.build(&files)?));
         Ok(Self { initial_digest: text.digest(), files, current, clients: Arc::default() })
+    }
+
+    /// Returns the times at which the server certificate or one of its intermediates expires, and
+    /// the next CA of client certificates. If all CAs have expired, that of the last one is
+    /// returned.
+    pub fn expiries(&self, now: SystemTime) -> (Option<SystemTime>, Option<SystemTime>) {
+        let current = self.current();
+        let cas = current.ca_ends.iter().copied();
+        let next_ca = cas.clone().filter(|end| *end > now).min().or_else(|| cas.max());
+        (current.chain_ends.iter().copied().min(), next_ca)
     }
 
     fn current(&self) -> Arc<ActiveTls> {
@@ -236,12 +250,15 @@ impl PemFiles {
     fn build(&self, files: &TlsFiles) -> Result<ActiveTls, TlsFileError> {
         let provider = Arc::new(crypto::aws_lc_rs::default_provider());
         let chain = pem::certificates(&self.certificate).map_err(TlsFileError::Certificate)?;
+        let chain_ends = chain.iter().filter_map(pem::end_of).collect();
+        let mut ca_ends = Vec::new();
         let key = pem::private_key(&self.key).map_err(TlsFileError::Key)?;
         let verifier: Option<(Verifier, [u8; 32])> = match &self.client_ca {
             None => None,
             Some(text) => {
                 let mut roots = RootCertStore::empty();
                 for root in pem::certificates(text).map_err(TlsFileError::ClientCa)? {
+                    ca_ends.extend(pem::end_of(&root));
                     let bad = |error| TlsFileError::ClientCa(format!("is invalid: {error}"));
                     roots.add(root).map_err(bad)?;
                 }
@@ -272,7 +289,7 @@ impl PemFiles {
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
-        Ok(ActiveTls { config: Arc::new(config), verifier })
+        Ok(ActiveTls { config: Arc::new(config), verifier, chain_ends, ca_ends })
     }
 }
 
@@ -394,6 +411,61 @@ mod tests {
         stop.cancel();
         tasks.close();
         tasks.wait().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_expiry_of_certificates_is_that_of_their_files() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let ca_until = |end: u64| {
+            let mut params = CertificateParams::default();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.not_after = at(end).into();
+            let key = KeyPair::generate().expect("a key");
+            CertifiedIssuer::self_signed(params, key).expect("signed")
+        };
+        let (folder, ca) = (TempDir::new().expect("a folder"), ca());
+        let certified = |end: u64| {
+            let mut params = CertificateParams::default();
+            params.not_after = at(end).into();
+            let key = KeyPair::generate().expect("a key");
+            let certificate = params.signed_by(&key, &ca).expect("signed");
+            let intermediate = ca_until(5_000_000_000);
+            let chain = [pem(certificate.der()), pem(intermediate.der())].concat();
+            (chain, key.serialize_pem())
+        };
+        let place = |name: &str| folder.path().join(name);
+        let (mut files, _) = write(&folder, &ca);
+        let put = |end: u64| {
+            let (chain, key) = certified(end);
+            fs::write(place("cert"), chain).expect("written");
+            fs::write(place("key"), key).expect("written");
+        };
+        put(4_000_000_000);
+        let cas = [2_000_000_000, 3_000_000_000].map(|end| pem(ca_until(end).der())).concat();
+        fs::write(place("cas"), cas).expect("written");
+        files.client_ca = Some(place("cas"));
+        let tls = Arc::new(Tls::open(files.clone()).expect("good"));
+        // The last second of the period counts as valid.
+        for (now, next_ca) in [
+            (1_900_000_000, 2_000_000_001),
+            (2_000_000_001, 3_000_000_001),
+            (3_500_000_000, 3_000_000_001),
+        ] {
+            let expected = (Some(at(4_000_000_001)), Some(at(next_ca)));
+            assert_eq!(tls.expiries(at(now)), expected, "at {now}");
+        }
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let (watched, stopped) = (Arc::clone(&tls), stop.clone());
+        tasks.spawn(async move { watched.watch(&stopped).await });
+        put(6_000_000_000);
+        tokio::time::sleep(2 * CHECK_INTERVAL).await;
+        assert_eq!(tls.expiries(at(0)).0, Some(at(5_000_000_001)), "that of the intermediate");
+        stop.cancel();
+        tasks.close();
+        tasks.wait().await;
+        files.client_ca = None;
+        let without_ca = Tls::open(files).expect("good");
+        assert_eq!(without_ca.expiries(at(0)).1, None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,13 +10,14 @@
 
 use std::io;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime};
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
-use webpki::{EndEntityCert, KeyUsage};
+use webpki::EndEntityCert;
 
 use crate::hex::hex;
+use crate::pem::period;
 use crate::policy::{Certificate, Validity};
 use crate::sha256::sha256;
 use crate::sync::Mutex;
@@ -98,38 +99,13 @@ fn read(chain: &[CertificateDer<'_>], now: SystemTime) -> io::Result<Certificate
     Ok(Certificate { names: names.take(MAX_NAMES).collect(), validity, chain })
 }
 
-/// Returns the start of the validity period, and the first moment after it.
-///
-/// The library does not expose either, but reports one of them when it refuses a certificate
-/// because of the time, which is the first thing that it checks.
-fn period(certificate: &EndEntityCert<'_>) -> (SystemTime, SystemTime) {
-    let judged_at = |time: UnixTime| {
-        let usage = KeyUsage::client_auth();
-        certificate.verify_for_usage(&[], &[], &[], time, usage, None, None).err()
-    };
-    let at = |seconds| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
-    let first = UnixTime::since_unix_epoch(Duration::ZERO);
-    let not_before = match judged_at(first) {
-        Some(webpki::Error::CertNotValidYet { not_before, .. }) => at(not_before.as_secs()),
-        _ => None,
-    };
-    let last = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
-    let end = match judged_at(last) {
-        // RFC 5280, 4.1.2.5: notAfter is the last second of the period.
-        Some(webpki::Error::CertExpired { not_after, .. }) => {
-            at(not_after.as_secs().saturating_add(1))
-        }
-        _ => None,
-    };
-    // A period that cannot be read counts as expired.
-    (not_before.unwrap_or(SystemTime::UNIX_EPOCH), end.unwrap_or(SystemTime::UNIX_EPOCH))
-}
-
 /// Largest number of names read from a certificate.
 const MAX_NAMES: usize = 32;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use crate::downstream::http::connection::tls::clients::*;
     use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
     use tokio_rustls::rustls::server::WebPkiClientVerifier;
