@@ -3,6 +3,7 @@
 //! A [`Message`] is parsed from an object one level deep; `params`, `result` and `error` stay raw.
 //! Ids keep their bytes, so that a client gets back what it sent (`1` is not `"1"`).
 
+mod partial;
 pub mod pending;
 
 use std::borrow::Cow;
@@ -11,6 +12,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::json::{self, Object, ParseError};
+pub use partial::PartialMessage;
 
 /// Error codes that JSON-RPC defines.
 pub mod code {
@@ -42,11 +44,12 @@ impl Id {
         Self::read(raw).ok()
     }
 
-    /// Parses an id: a string or an integer (spec, base protocol: an id is never null) of at most 1
-    /// 024 bytes.
+    /// Parses an id: a string or an integer (spec, base protocol: an id is never null) of at most
+    /// 1,024 bytes. An integer may be written with a fraction of zeros.
     pub fn read(raw: Bytes) -> Result<Self, BadId> {
         let is_integer = || {
             let digits = raw.strip_prefix(b"-").unwrap_or(&raw);
+            let digits = without_zeros(digits);
             !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
         };
         match raw.starts_with(b"\"") || is_integer() {
@@ -79,6 +82,23 @@ impl Id {
     /// Returns the number of this id, if it could be one of Weir's own ids.
     pub fn as_local(&self) -> Option<u64> {
         std::str::from_utf8(&self.0).ok()?.parse().ok()
+    }
+
+    /// Returns the number that this id shows in another form than Weir's own ids: `"7"` or `7.0`.
+    pub fn disguised_local(&self) -> Option<u64> {
+        let quoted = self.0.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\""));
+        let digits = quoted.unwrap_or_else(|| without_zeros(&self.0));
+        let is_other = digits.len() < self.0.len();
+        std::str::from_utf8(digits).ok().filter(|_| is_other)?.parse().ok()
+    }
+}
+
+/// Returns a number without its fraction, if that consists of zeros.
+fn without_zeros(number: &[u8]) -> &[u8] {
+    let zeros = number.iter().rev().take_while(|byte| **byte == b'0').count();
+    match number[..number.len() - zeros].strip_suffix(b".") {
+        Some(whole) if zeros > 0 => whole,
+        _ => number,
     }
 }
 
@@ -189,7 +209,7 @@ pub struct InvalidMessage {
 /// Kind of message that invalid bytes resemble, judged by their members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageShape {
-    /// The bytes have a method, or cannot be parsed at all.
+    /// The bytes have a method, or show none of the members of a message.
     Request,
     /// The bytes have a result or an error, and no method.
     Response,
@@ -198,6 +218,13 @@ pub enum MessageShape {
 }
 
 impl InvalidMessage {
+    /// Describes a message of which only this text can be used, because it is malformed or was not
+    /// read to its end.
+    pub fn of_part(text: &[u8], code: i64, reason: String) -> Self {
+        let PartialMessage { id, shape } = PartialMessage::read(text);
+        Self { id, code, reason, shape }
+    }
+
     /// Returns an error response in place of a response that cannot be read, so that its request
     /// does not wait any longer.
     pub fn as_error_response(&self) -> Option<Response> {
@@ -220,19 +247,15 @@ impl Message {
     /// Parses a message, at most `depth` levels deep.
     pub fn parse_within(text: Bytes, depth: usize) -> Result<Self, InvalidMessage> {
         let bytes = text.len();
-        let mut object =
-            Object::parse_with_nested(text, depth, NESTED_MEMBERS).map_err(|malformed| {
+        let mut object = Object::parse_with_nested(text.clone(), depth, NESTED_MEMBERS).map_err(
+            |malformed| {
                 let code = match malformed {
                     ParseError::Syntax(_) => code::PARSE_ERROR,
                     _ => code::INVALID_REQUEST,
                 };
-                InvalidMessage {
-                    id: None,
-                    code,
-                    reason: malformed.to_string(),
-                    shape: MessageShape::Request,
-                }
-            })?;
+                InvalidMessage::of_part(&text, code, malformed.to_string())
+            },
+        )?;
         let id = object.get_bytes("id").map(Id::read);
         let bad_id = id.as_ref().and_then(|id| id.as_ref().err().copied());
         let id = id.and_then(Result::ok);
@@ -264,9 +287,11 @@ impl Message {
         let method = method.into();
         let params = match object.take_object("params") {
             None => Object::new(),
-            // PHP writes parameters without members as `[]`.
+            // PHP writes parameters without members as `[]`, and some libraries write `null`.
             Some(Err(_))
-                if object.get("params").is_some_and(|it| json::is_empty_array(it.as_bytes())) =>
+                if object
+                    .get("params")
+                    .is_some_and(|it| it == "null" || json::is_empty_array(it.as_bytes())) =>
             {
                 Object::new()
             }
@@ -444,8 +469,41 @@ mod tests {
         let id = |text: &'static str| Id::parse(Bytes::from_static(text.as_bytes()));
         assert_ne!(id("1"), id("\"1\""));
         assert_eq!(id("\"1\"").and_then(|id| id.as_local()), None);
-        for bad in ["null", "1.5", "true", "{}", "[]", "1e3", "-"] {
+        for bad in
+            ["null", "1.5", "1.", ".0", "-.0", "1.0.0", "true", "{}", "[]", "1e3", "-", "1.0e1"]
+        {
             assert_eq!(id(bad), None, "{bad}");
+        }
+        assert_eq!(id("-7.00").map(|id| id.to_string()).as_deref(), Some("-7.00"));
+    }
+
+    #[test]
+    fn number_as_text_or_with_a_fraction_is_another_id_and_recognized_as_such() {
+        let id =
+            |text: &'static str| Id::parse(Bytes::from_static(text.as_bytes())).expect("an id");
+        for disguised in ["\"7\"", "7.0", "7.00"] {
+            let id = id(disguised);
+            assert_eq!((id.as_local(), id.disguised_local()), (None, Some(7)), "{disguised}");
+        }
+        assert_eq!((id("7").as_local(), id("7").disguised_local()), (Some(7), None));
+        for other in ["-7", "-7.0", "\"7.0\"", "\"-7\"", "\" 7\"", "\"\"", "\"\\u0037\""] {
+            let id = id(other);
+            assert_eq!((id.as_local(), id.disguised_local()), (None, None), "{other}");
+        }
+    }
+
+    #[test]
+    fn null_parameters_are_no_parameters() {
+        for text in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"m","params":null}"#,
+            r#"{"jsonrpc":"2.0","method":"m","params": null }"#,
+        ] {
+            let params = match parse(text) {
+                Ok(Message::Request(Request { params, .. })) => params,
+                Ok(Message::Notification(Notification { params, .. })) => params,
+                other => panic!("{other:?}"),
+            };
+            assert!(params.is_empty(), "{text}");
         }
     }
 

@@ -39,7 +39,11 @@ settings! {
         /// it.
         session_ttl: Duration = downstream::SESSION_TTL, duration();
         /// Interval of the comments that Weir sends on an idle event stream, so that no proxy
-        /// closes it. Make it shorter than the idle timeout of your proxy.
+        /// closes it. Make it shorter than the idle timeout of your proxy. The response to a call
+        /// that takes longer begins as such a stream, and then also an error comes under status
+        /// 200. A client whose `Accept` header lists only `application/json` gets JSON however long
+        /// that takes, without progress, log messages and input requests before it; one that lists
+        /// only `text/event-stream` always gets a stream.
         sse_keepalive: Duration = downstream::SSE_KEEPALIVE, duration();
         /// Maximum number of items on one page of a list. A client that reads only the first page
         /// sees no more than these: `weir check` says which clients that would concern.

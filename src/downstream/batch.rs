@@ -18,7 +18,7 @@ use crate::downstream::response::audit_events::finish_event;
 use crate::downstream::response::results;
 use crate::gateway::ClientContext;
 use crate::json;
-use crate::jsonrpc::{self, Id, InvalidMessage, Message, code};
+use crate::jsonrpc::{self, Id, InvalidMessage, Message, MessageShape, PartialMessage, code};
 use crate::mcp::revision::Revision;
 use crate::memory_budget::{BufferLimit, GrowingReservation};
 
@@ -59,6 +59,31 @@ pub(super) fn read(
         return Err(refused(code::INVALID_REQUEST, "`initialize` must come alone".to_owned()));
     }
     Ok(messages)
+}
+
+/// Returns the responses to a batch that is refused as a whole. Each request whose id can be read
+/// gets an error: all in one array if the session's revision has batches. Without such requests,
+/// there is one error without an id.
+pub(super) fn refuse(
+    revision: Option<Revision>,
+    text: &Bytes,
+    refused: &ErrorResponse,
+) -> Vec<ClientResponse> {
+    let elements = json::elements(text).into_iter().flatten().take(MAX_REFUSED);
+    let messages = elements.map(|element| PartialMessage::read(&element));
+    let requests = messages.filter(|it| it.shape == MessageShape::Request);
+    let ids: Vec<_> = requests.filter_map(|request| request.id).collect();
+    let named = ids.iter().map(|id| ClientResponse::refused(Some(id), refused));
+    if ids.is_empty() {
+        return vec![ClientResponse::refused(None, refused)];
+    }
+    if !revision.is_some_and(Revision::has_batches) {
+        return named.collect();
+    }
+    let texts: Vec<_> = named.filter_map(|it| it.text.into_whole()).collect();
+    let text = [&b"["[..], &texts.join(&b","[..]), b"]"].concat().into();
+    let text = ResponseBody::Whole(text);
+    vec![ClientResponse { text, ..ClientResponse::refused(None, refused) }]
 }
 
 /// Handles the messages of a batch, several at a time; `None` if no message needs a response.
@@ -157,6 +182,9 @@ fn child_event(client: &ClientContext) -> AuditEvent {
     audit_event
 }
 
+/// Most requests of a refused batch that get an error each.
+const MAX_REFUSED: usize = 1_000;
+
 /// Error: batches do not exist in this revision.
 pub(super) fn batches_removed() -> ErrorResponse {
     let text = "batches were removed in revision 2025-06-18: send one message at a time";
@@ -193,6 +221,18 @@ mod tests {
         for revision in [Revision::V2025_06_18, Revision::V2025_11_25] {
             assert_eq!(read_len(revision, many(1)), Err(code::INVALID_REQUEST));
         }
+    }
+
+    #[test]
+    fn requests_of_a_refused_batch_get_an_error_each_up_to_a_bound() {
+        let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+        let batch = |count: usize| Bytes::from(format!("[{}]", vec![ping; count].join(",")));
+        let refused = batches_removed();
+        let count = |revision, count| refuse(revision, &batch(count), &refused).len();
+        assert_eq!(count(Some(Revision::V2025_06_18), 3), 3);
+        assert_eq!(count(None, MAX_REFUSED + 1), MAX_REFUSED);
+        assert_eq!(count(Some(Revision::V2025_03_26), 3), 1);
+        assert_eq!(count(None, 0), 1);
     }
 
     #[test]

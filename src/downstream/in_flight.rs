@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::json::Object;
 use crate::jsonrpc::{Id, Notification};
+use crate::mcp::call::CancelReason;
 use crate::sync::Mutex;
 
 /// Notification that cancels a request.
@@ -22,7 +23,7 @@ pub(super) const CANCELLED: &str = "notifications/cancelled";
 /// Table of the requests in progress.
 #[derive(Debug)]
 pub(super) struct InFlightRequests {
-    open: Mutex<HashMap<Id, CancellationToken>>,
+    open: Mutex<HashMap<Id, (CancellationToken, CancelReason)>>,
     end: CancellationToken,
 }
 
@@ -32,6 +33,7 @@ pub(super) struct InFlightGuard {
     in_flight: Arc<InFlightRequests>,
     id: Id,
     cancelled: CancellationToken,
+    reason: CancelReason,
 }
 
 impl InFlightRequests {
@@ -48,8 +50,9 @@ impl InFlightRequests {
             return None;
         }
         let cancelled = self.end.child_token();
-        open.insert(id.clone(), cancelled.clone());
-        Some(InFlightGuard { in_flight: Arc::clone(self), id: id.clone(), cancelled })
+        let reason = CancelReason::default();
+        open.insert(id.clone(), (cancelled.clone(), reason.clone()));
+        Some(InFlightGuard { in_flight: Arc::clone(self), id: id.clone(), cancelled, reason })
     }
 
     /// Cancels the request that a `notifications/cancelled` names, and returns whether there is
@@ -62,8 +65,13 @@ impl InFlightRequests {
     /// unreadable is ignored (spec, cancellation: error handling).
     fn cancel(&self, params: &Object) -> bool {
         let id = params.get_bytes("requestId").and_then(Id::parse);
-        let cancelled = id.and_then(|id| self.open.lock().get(&id).cloned());
-        cancelled.inspect(CancellationToken::cancel).is_some()
+        let Some((cancelled, reason)) = id.and_then(|id| self.open.lock().get(&id).cloned()) else {
+            return false;
+        };
+        // First the reason: the request is dropped as soon as its token fires.
+        params.get_string("reason").into_iter().for_each(|text| reason.set(&text));
+        cancelled.cancel();
+        true
     }
 
     /// True if no request is in progress.
@@ -86,6 +94,11 @@ impl InFlightGuard {
             done = work => Some(done),
             () = self.cancelled.cancelled() => None,
         }
+    }
+
+    /// The client's reason for cancelling the request.
+    pub(super) fn reason(&self) -> &CancelReason {
+        &self.reason
     }
 
     /// Token that fires when the request is cancelled.
@@ -131,6 +144,16 @@ mod tests {
         assert!(cancel(&in_flight, r#"{"requestId":1}"#));
         assert_eq!(number.run(pending::<()>()).await, None);
         assert_eq!(in_flight.len(), 0);
+    }
+
+    #[test]
+    fn reason_is_known_when_the_token_fires_and_the_first_one_counts() {
+        let in_flight = InFlightRequests::new(CancellationToken::new());
+        let call = in_flight.open(&id("1")).expect("free");
+        assert_eq!(call.reason().get(), None);
+        assert!(cancel(&in_flight, r#"{"requestId":1,"reason":"a\u0062"}"#));
+        assert!(cancel(&in_flight, r#"{"requestId":1,"reason":"other"}"#));
+        assert_eq!(call.reason().get(), Some("ab"));
     }
 
     #[tokio::test]

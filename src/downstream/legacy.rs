@@ -33,7 +33,8 @@ use crate::json::Object;
 use crate::jsonrpc::{Id, Message, Request, code};
 use crate::mcp;
 use crate::mcp::call::{
-    CallContext, CallOutcome, ClientHandle, ItemRequest, Method, ResponseOutcome, UpstreamResponse,
+    CallContext, CallOutcome, CancelReason, ClientHandle, ItemRequest, Method, ResponseOutcome,
+    UpstreamResponse,
 };
 use crate::mcp::call_notifications::NotificationSink;
 use crate::mcp::capabilities::{Capabilities, Tasks};
@@ -96,6 +97,7 @@ impl LegacyClient {
             client: handle,
             notifications: NotificationSink::disabled(),
             param_headers: None,
+            cancel_reason: CancelReason::default(),
         };
         let logs = LogLevelSetting::unset();
         Self { context, logs, in_flight, client_requests, subscriptions }
@@ -252,6 +254,7 @@ pub(super) fn handle_uninitialized(
 struct LegacyRequest {
     parts: RequestParts,
     context: CallContext,
+    logs: LogLevelSetting,
     /// `None` if no requests can be sent to the client.
     requester: Option<ClientRequester>,
     subscriptions: Arc<Subscriptions>,
@@ -272,19 +275,20 @@ pub(super) fn serve(
         Err(request_meta::InvalidMeta(text)) => return parts.refuse(invalid_params(&text)),
     };
     let Some(open) = peer.in_flight.open(&parts.id) else { return parts.refuse(id_in_use()) };
-    // A batch carries responses only, so no requests can be sent to the client.
-    let features =
-        if mode == ResponseMode::Batched { ClientFeatures::default() } else { context.features };
+    let (features, token, message_logs) = match mode.has_messages() {
+        true => (context.features, request_meta.progress_token, logs.clone()),
+        false => Default::default(),
+    };
     // `elicitation/complete` came in the same revision as URL elicitations.
     let completions = features.url.then_some(&context.client.elicitation_completions);
-    let budget = &buffer_limit.budget;
     let (notifications, messages) =
-        CallMessages::open(request_meta.progress_token, logs.clone(), completions, budget);
+        CallMessages::open(token, message_logs, completions, &buffer_limit.budget);
     let (requester, messages) =
         ClientRequester::for_call(&peer.client_requests, context.revision, features, messages);
-    let context = CallContext { features, notifications, ..context.clone() };
-    let subscriptions = Arc::clone(&peer.subscriptions);
-    let mut request = LegacyRequest { parts, context, requester, subscriptions };
+    let cancel_reason = open.reason().clone();
+    let context = CallContext { features, notifications, cancel_reason, ..context.clone() };
+    let (subscriptions, logs) = (Arc::clone(&peer.subscriptions), logs.clone());
+    let mut request = LegacyRequest { parts, context, logs, requester, subscriptions };
     let response = async move {
         // Pinned here, because a future that is passed on by value takes its space twice.
         let done = {
@@ -302,13 +306,11 @@ impl LegacyRequest {
         let admitted = client.admit(self.context.revision, method, params).await;
         let mut admission = admitted.map_err(refuse)?;
         let response = self.handle(&mut admission).await?;
-        Ok(match mode {
-            ResponseMode::OwnStream => response.with_permit(admission.into_permit()),
+        Ok(match mode.is_streamed() {
+            true => response.with_permit(admission.into_permit()),
             // On a shared stream the response may stay queued for long, so the permit is not kept
             // for it.
-            ResponseMode::SharedStream | ResponseMode::Batched => {
-                response.collect(&self.parts.id, &self.parts.buffer_limit).await
-            }
+            false => response.collect(&self.parts.id, &self.parts.buffer_limit).await,
         })
     }
 
@@ -328,7 +330,7 @@ impl LegacyRequest {
             let level = params.get("level").and_then(LogLevel::parse);
             let level =
                 level.ok_or_else(|| invalid_params("`level` must be a level, such as \"info\""))?;
-            self.context.notifications.logs().set(level);
+            self.logs.set(level);
             return Ok(ClientResponse::result(id, b"{}"));
         }
         match Method::of(method) {

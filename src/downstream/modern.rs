@@ -27,7 +27,8 @@ use crate::json::{self, Object};
 use crate::jsonrpc::{Id, Request, code};
 use crate::mcp;
 use crate::mcp::call::{
-    CallContext, CallOutcome, ItemRequest, Method, Payload, ResponseOutcome, UpstreamResponse,
+    CallContext, CallOutcome, CancelReason, ItemRequest, Method, Payload, ResponseOutcome,
+    UpstreamResponse,
 };
 use crate::mcp::capabilities::{Capabilities, Tasks};
 use crate::mcp::definition::downgrade::DefinitionForm;
@@ -36,7 +37,7 @@ use crate::mcp::kind::Kind;
 use crate::mcp::revision::{Era, Revision};
 use crate::memory_budget::BufferLimit;
 use crate::upstream;
-pub(super) use listening::ListenSubscription;
+pub(super) use listening::{LISTEN, ListenSubscription};
 pub(super) use remote_tasks::RemoteTasks;
 
 /// Response or stream of a request.
@@ -54,6 +55,8 @@ pub(super) struct RequestContext {
     capabilities: Object,
     /// `Mcp-Param-*` headers, over HTTP.
     param_headers: Option<HeaderMap>,
+    /// Reason of the client for cancelling the request, over stdio.
+    pub(super) cancel_reason: CancelReason,
 }
 
 /// Takes the context out of a request and, over HTTP, compares it with the headers. The order
@@ -95,7 +98,8 @@ pub(super) fn take_context(
         }
     }
     let param_headers = headers.map(headers::params);
-    Ok(RequestContext { revision, meta, capabilities, param_headers })
+    let cancel_reason = CancelReason::default();
+    Ok(RequestContext { revision, meta, capabilities, param_headers, cancel_reason })
 }
 
 /// One request while it is handled.
@@ -112,7 +116,7 @@ pub(super) fn serve(
     state: &ServerState,
     mode: ResponseMode,
 ) -> ResponseKind {
-    let RequestContext { revision, meta, capabilities, param_headers } = context;
+    let RequestContext { revision, meta, capabilities, param_headers, cancel_reason } = context;
     let (versions, buffer_limit) = (&state.settings.versions, &state.settings.buffer_limit);
     let parts = RequestParts::begin(client, revision, request, buffer_limit);
     let admit = || client.try_admit(&parts.method).map_err(refuse);
@@ -123,7 +127,7 @@ pub(super) fn serve(
             let serves_replicas = state.settings.serves_replicas;
             return ResponseKind::Unary(discover(parts, admitted, versions, serves_replicas));
         }
-        listening::LISTEN => {
+        LISTEN => {
             let listening = admit().and_then(|permit| {
                 listening::listen(&parts, permit.into_permit(), revision, &capabilities, state)
             });
@@ -150,8 +154,11 @@ pub(super) fn serve(
     }
     // Validated when the request was parsed.
     let logs = meta.logs().unwrap_or_default();
-    let (notifications, messages) =
-        CallMessages::open(meta.progress_token, logs, None, &buffer_limit.budget);
+    let (token, logs) = match mode.has_messages() {
+        true => (meta.progress_token, logs),
+        false => Default::default(),
+    };
+    let (notifications, messages) = CallMessages::open(token, logs, None, &buffer_limit.budget);
     let context = Box::new(CallContext {
         revision,
         info: meta.info.filter(|info| info.starts_with(b"{")),
@@ -160,6 +167,7 @@ pub(super) fn serve(
         client: client.client_handle(),
         notifications,
         param_headers,
+        cancel_reason,
     });
     let request = ModernRequest { parts, capabilities };
     let response = request.respond(context, mode).boxed();
@@ -232,7 +240,7 @@ impl ModernRequest {
             Err(error) => Err(refuse(error)),
         };
         let response = match response {
-            Ok(response) if mode != ResponseMode::OwnStream => {
+            Ok(response) if !mode.is_streamed() => {
                 Ok(response.collect(&self.parts.id, &self.parts.buffer_limit).await)
             }
             response => response,

@@ -83,8 +83,23 @@ pub(super) enum ResponseMode {
     /// On a stream shared with other responses: the result is buffered, because streaming it would
     /// block the others.
     SharedStream,
+    /// As the text of an HTTP response of its own: a large result is streamed, and no notifications
+    /// or requests to the client are possible before it.
+    OwnText,
     /// As one of several in a batch: buffered, and without notifications or requests to the client.
     Batched,
+}
+
+impl ResponseMode {
+    /// True if notifications and requests to the client can be sent before the response.
+    pub(super) fn has_messages(self) -> bool {
+        matches!(self, Self::OwnStream | Self::SharedStream)
+    }
+
+    /// True if a large result is streamed.
+    pub(super) fn is_streamed(self) -> bool {
+        matches!(self, Self::OwnStream | Self::OwnText)
+    }
 }
 
 /// Error of the gateway itself, in the form of one era.

@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::ServerStateCell;
-use super::response::ClientResponse;
 use super::stream_session::{ImmediateResponse, StreamMessage, StreamRules, StreamSession};
 use crate::audit::TransportKind;
 use crate::downstream::response::results;
@@ -101,19 +100,17 @@ pub async fn serve<R, W>(
 }
 
 async fn handle_line(session: &mut StreamSession, line: DecodedLine) {
-    let refuse = |refused| ClientResponse::refused(None, &refused);
     let immediate = match line {
         DecodedLine::Whole(text) => match StreamMessage::parse(text) {
             Ok(message) => session.handle(message),
             Err(invalid) => Some(session.handle_invalid(invalid)),
         },
-        DecodedLine::TooLong(_) => {
+        DecodedLine::TooLong(head) => {
             let limit = session.state.settings.max_body;
-            let refused = refuse(results::too_large("the client", limit));
-            Some(session.refused_message(refused))
+            Some(session.handle_unread(&head, results::too_large("the client", limit)))
         }
-        DecodedLine::BudgetExhausted(_) => {
-            Some(session.refused_message(refuse(results::memory_scarce())))
+        DecodedLine::BudgetExhausted(head) => {
+            Some(session.handle_unread(&head, results::memory_scarce()))
         }
     };
     let Some((response, _permit)) = immediate.map(ImmediateResponse::record) else { return };

@@ -196,7 +196,12 @@ impl StreamSession {
             }
             StreamMessage::Batch(text) => {
                 let refused = self.handle_batch(&text).err()?;
-                Some(self.refused_message(ClientResponse::refused(None, &refused)))
+                let revision = self.initialized.as_ref().map(|it| it.peer.context.revision);
+                let mut refusals = batch::refuse(revision, &text, &refused);
+                let last = refusals.pop()?;
+                // Where there are no batches, each request gets a response of its own.
+                refusals.iter().for_each(|refusal| _ = self.outgoing.try_send(refusal));
+                Some(self.refused_message(last))
             }
         }
     }
@@ -205,6 +210,12 @@ impl StreamSession {
     pub(super) fn refused_message(&self, response: ClientResponse) -> ImmediateResponse {
         let audit_event = self.client.audit_event().begin_next();
         ImmediateResponse { id: None, response, audit_event, permit: None }
+    }
+
+    /// Handles a message of which only the beginning was read, and returns its response.
+    pub(super) fn handle_unread(&self, head: &[u8], refused: ErrorResponse) -> ImmediateResponse {
+        let jsonrpc::Error { code, message, .. } = refused.error;
+        self.handle_invalid(InvalidMessage::of_part(head, code, message))
     }
 
     /// Handles a message that cannot be read, and returns its response.
@@ -268,7 +279,7 @@ impl StreamSession {
                 let guard = self.in_flight.open(&id).ok_or_else(legacy::id_in_use)?;
                 Ok((context, guard))
             });
-        let (context, guard) = match opened {
+        let (mut context, guard) = match opened {
             Ok(opened) => opened,
             Err(refused) => {
                 let response = ClientResponse::refused(Some(&id), &refused);
@@ -276,6 +287,7 @@ impl StreamSession {
                 return Some(ImmediateResponse { id, response, audit_event, permit });
             }
         };
+        context.cancel_reason = guard.reason().clone();
         let mode = ResponseMode::SharedStream;
         // Buffered: streaming one response piece by piece would block all other messages.
         match modern::serve(&client, request, context, &self.state, mode) {
@@ -364,13 +376,16 @@ impl StreamSession {
         let Some(InitializedSession { peer, .. }) = &self.initialized else {
             return Err(batch::batches_removed());
         };
-        let messages = batch::read(peer.context.revision, text)?;
+        let revision = peer.context.revision;
+        let messages = batch::read(revision, text)?;
         let permit = self.request_permit()?;
         let outgoing = self.outgoing.clone();
         let finish = move |text| outgoing.reserve(text);
         let buffer_limit = &self.state.settings.buffer_limit;
         let responses = batch::serve(&self.client, peer, messages, buffer_limit, finish);
-        self.outgoing.spawn_batch(responses, permit);
+        let text = text.clone();
+        let refuse = move |refused: &_| batch::refuse(Some(revision), &text, refused).pop();
+        self.outgoing.spawn_batch(responses, permit, refuse);
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! result is an [`UpstreamResponse`], whose payload is forwarded unread where possible.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
@@ -121,7 +121,30 @@ pub struct CallContext {
     /// The request's `Mcp-Param-*` headers. Those that repeat an argument have been validated and
     /// removed. `None` for transports without headers.
     pub param_headers: Option<HeaderMap>,
+    /// Reason of the client for cancelling the request.
+    pub cancel_reason: CancelReason,
 }
+
+/// Reason that a client gives when it cancels a request, bounded. Cheap to clone; clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct CancelReason(Arc<OnceLock<Box<str>>>);
+
+impl CancelReason {
+    /// Sets the reason, of which at most [`MAX_CANCEL_REASON_BYTES`] are kept. The first one
+    /// counts.
+    pub fn set(&self, reason: &str) {
+        let reason = &reason[..reason.floor_char_boundary(MAX_CANCEL_REASON_BYTES)];
+        let _ = self.0.set(reason.into());
+    }
+
+    /// The reason, if the client has given one.
+    pub fn get(&self) -> Option<&str> {
+        self.0.get().map(AsRef::as_ref)
+    }
+}
+
+/// Longest part of a client's reason for cancelling that is passed on.
+pub const MAX_CANCEL_REASON_BYTES: usize = 1_024;
 
 /// A distinguishable client: a legacy session, the process at the other end of standard input and
 /// output, or, without sessions, everything that one principal sends.
@@ -200,6 +223,7 @@ impl CallContext {
             client: ClientHandle::new("", CancellationToken::new()),
             notifications: NotificationSink::disabled(),
             param_headers: None,
+            cancel_reason: CancelReason::default(),
         }
     }
 }

@@ -19,8 +19,9 @@ use tokio::sync::mpsc;
 use super::Error;
 use super::input_requests::InputRequests;
 use super::task_owners::TaskClaim;
-use crate::json::{Object, WatchedMember};
+use crate::json::{self, Object, WatchedMember};
 use crate::jsonrpc::{self, Id};
+use crate::mcp::call::CancelReason;
 use crate::mcp::call_notifications::NotificationSink;
 use crate::mcp::meta;
 use crate::memory_budget::BufferError;
@@ -37,6 +38,8 @@ pub(crate) struct OutboundRequest {
     pub(crate) headers: RequestHeaders,
     pub(crate) context: PendingContext,
     pub(crate) cancel: CancelMode,
+    /// Reason of the client for dropping it.
+    pub(crate) cancel_reason: CancelReason,
     /// Whether a lost event stream is resumed.
     pub(crate) resume: bool,
     /// Whether a large result may be streamed to the client while it arrives.
@@ -94,6 +97,7 @@ impl OutboundRequest {
             headers,
             context: PendingContext::default(),
             cancel: CancelMode::default(),
+            cancel_reason: CancelReason::default(),
             resume: false,
             stream: false,
             buffer_if_member: &[],
@@ -163,10 +167,12 @@ impl SentFlag {
     }
 }
 
-/// Encodes `notifications/cancelled` for request `id`.
-pub(crate) fn cancel_notification(id: u64) -> Bytes {
-    let params = format!("{{\"requestId\":{id},\"reason\":\"the response is no longer needed\"}}");
-    jsonrpc::write_notification("notifications/cancelled", params.as_bytes())
+/// Encodes `notifications/cancelled` for request `id`, with the client's reason if there is one.
+pub(crate) fn cancel_notification(id: u64, reason: &CancelReason) -> Bytes {
+    let reason = reason.get().unwrap_or("the response is no longer needed");
+    let params =
+        Object::new().with("requestId", id.to_string()).with("reason", json::quote(reason));
+    jsonrpc::write_notification("notifications/cancelled", &params.to_bytes())
 }
 
 /// Reason why a request has no response.

@@ -3,6 +3,7 @@
 mod accounts;
 mod calls;
 mod doing;
+mod ends;
 mod life;
 mod links;
 mod lists;

@@ -343,3 +343,65 @@ fn the_origins_of_pages_are_reloaded_and_their_preflights_pass_over_a_socket() {
     }
     assert_eq!(ask(page, "OPTIONS /mcp", preflight), expected(403, "-", "Origin"));
 }
+
+/// Server with the tool `slow`, whose call waits for a line in the pipe `go`.
+const SLOW_SERVER: &str = r#"
+while read -r line; do
+    id=${line#*\"id\":}; id=${id%%,*}
+    case $line in
+        *'"notifications/'*) ;;
+        *'"initialize"'*) printf '%s\n' '{"jsonrpc":"2.0","id":'$id',"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}}}}' ;;
+        *'"tools/list"'*) printf '%s\n' '{"jsonrpc":"2.0","id":'$id',"result":{"tools":[{"name":"slow","inputSchema":{"type":"object"}}]}}' ;;
+        *'"tools/call"'*) read -r _ < go; printf '%s\n' '{"jsonrpc":"2.0","id":'$id',"result":{"content":[]}}' ;;
+        *) printf '%s\n' '{"jsonrpc":"2.0","id":'$id',"error":{"code":-32601,"message":"no"}}' ;;
+    esac
+done
+"#;
+
+#[test]
+fn slow_call_over_a_socket_is_kept_alive_by_comments() {
+    let folder = folder(&format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[protocol]\nsse_keepalive = \"100ms\"\n\
+         [log]\nformat = \"json\"\n{}",
+        scripted("hub")
+    ));
+    std::fs::write(folder.path().join("hub.sh"), SLOW_SERVER).expect("written");
+    make_pipe(&folder.path().join("go"));
+    let mut weir = serve(folder.path());
+    let body = concat!(
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hub__slow","_meta":{"#,
+        r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","#,
+        r#""io.modelcontextprotocol/clientCapabilities":{}}}}"#
+    );
+    for accept in ["application/json, text/event-stream", "application/json"] {
+        let mut stream = std::net::TcpStream::connect(&weir.address).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+        write!(
+            stream,
+            "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
+             Accept: {accept}\r\nMCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\n\
+             Mcp-Name: hub__slow\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            weir.address,
+            body.len()
+        )
+        .expect("written");
+        let (mut received, is_stream) = (String::new(), accept.contains("event-stream"));
+        while is_stream && received.matches(": keep-alive").count() < 3 {
+            let mut bytes = [0; 1_024];
+            let count = stream.read(&mut bytes).expect("bytes in time");
+            assert!(count > 0, "{received}");
+            received.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+        write_pipe(folder.path().join("go"));
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).expect("the rest");
+        received.push_str(&rest);
+        let kind = if is_stream { "text/event-stream" } else { "application/json" };
+        assert!(received.starts_with("HTTP/1.1 200 OK\r\n"), "{received}");
+        assert!(received.contains(&format!("content-type: {kind}\r\n")), "{received}");
+        assert_eq!(received.contains(": keep-alive"), is_stream, "{received}");
+        assert!(received.contains(r#""id":1,"result":{"#), "{received}");
+    }
+    weir.signal(Signal::TERM);
+    assert!(weir.wait().success());
+}

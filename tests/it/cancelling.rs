@@ -60,6 +60,35 @@ async fn a_call_whose_answer_is_arriving_on_a_shared_stream_is_cancelled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn reason_of_a_cancellation_reaches_the_upstream_bounded() {
+    let long = "\u{e4}".repeat(1_000);
+    for (given, expected) in [
+        (r#""the user pressed \"stop\"\nagain""#.to_owned(), "the user pressed \"stop\"\nagain"),
+        (format!("\"{long}\""), &*"\u{e4}".repeat(512)),
+        ("7".into(), "the response is no longer needed"),
+        ("null".into(), "the response is no longer needed"),
+    ] {
+        for upstream in UPSTREAMS.into_iter().filter(|side| *side != MODERN_HTTP) {
+            let world = World::start(hub(upstream), &with_pair("")).await;
+            for side in [MODERN_STDIO, LEGACY_STDIO, LEGACY_HTTP, LEGACY_SSE] {
+                let client = world.client(side).await;
+                let mut intercepted = world.upstream("hub").intercept("tools/call");
+                let exchange = client.start_as(Id::from(70), "tools/call", &named("hub__a"));
+                let call = intercepted.next().await;
+                let params = format!(r#"{{"requestId":70,"reason":{given}}}"#);
+                client.notify("notifications/cancelled", &params).await;
+                call.cancelled().await;
+                settle().await;
+                let reasons = world.upstream("hub").cancel_reasons();
+                assert_eq!(reasons.last().map(String::as_str), Some(expected), "{side} {upstream}");
+                drop(exchange);
+            }
+            world.close().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn f37g_a_late_answer_to_a_cancelled_call_reaches_nobody() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;

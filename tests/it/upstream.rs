@@ -110,6 +110,8 @@ struct State {
     aborted_probes: usize,
     /// Whether the server announces a change after each list request.
     announces_after_lists: bool,
+    /// Reasons of the cancellations.
+    cancel_reasons: Vec<String>,
     /// Responses to the server's own requests.
     received_responses: Vec<String>,
     is_down: bool,
@@ -152,6 +154,7 @@ impl Upstream {
             spoken_processes: HashSet::new(),
             aborted_probes: 0,
             announces_after_lists: false,
+            cancel_reasons: Vec::new(),
             received_responses: Vec::new(),
             is_down: script.starts_down,
             lifetime: CancellationToken::new(),
@@ -337,6 +340,11 @@ impl Upstream {
             }
             events.changed().await.expect("the sender is ours");
         }
+    }
+
+    /// Reasons of the cancellations so far.
+    pub(crate) fn cancel_reasons(&self) -> Vec<String> {
+        self.lock().cancel_reasons.clone()
     }
 
     /// All responses to the server's own requests.
@@ -642,6 +650,7 @@ impl Upstream {
         if let Some(call) = state.open.remove(&(of, id)) {
             call.cancel();
         }
+        state.cancel_reasons.extend(params.get_string("reason").map(Into::into));
         drop(state);
         self.record_event();
     }

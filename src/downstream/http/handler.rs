@@ -16,6 +16,7 @@ use hyper::header::{CONNECTION, HOST, ORIGIN};
 use hyper::{Method, Request, StatusCode};
 use tracing::debug;
 
+use super::head::AcceptedForms;
 use super::hop::delivery;
 use super::request::{HttpRequest, is_memory_scarce};
 use super::request_body::skip_body;
@@ -31,7 +32,7 @@ use crate::downstream::http::connection::replicas::HopPurpose;
 use crate::downstream::http::connection::timed_io::RequestInProgress;
 use crate::downstream::modern::{self, ResponseKind};
 use crate::downstream::response::cors::{self, CorsHeaders};
-use crate::downstream::response::{ClientResponse, ResponseMode, results};
+use crate::downstream::response::{ClientResponse, results};
 use crate::downstream::{ServerStateCell, batch, era, host_check};
 use crate::fairness::promptly;
 use crate::gateway::{ClientContext, RefusalReason};
@@ -58,13 +59,13 @@ pub(super) async fn handle(
         Err(refused) => (connection, Some(refused)),
     };
     let audit_event = audit_event::begin(&state, &connection, route, &parts);
-    let (body, text) = (Some(incoming), Bytes::new());
     // The replica that has the client's connection adds them.
     let is_for_pages = route.is_some_and(HttpRoute::is_for_pages) && !connection.is_forwarded();
     let cors =
         is_for_pages.then(|| CorsHeaders::of_response(&state.settings, &parts.headers)).flatten();
+    let (body, text, forms) = (Some(incoming), Bytes::new(), AcceptedForms::Both);
     let mut request =
-        HttpRequest { state_cell, state, connection, parts, body, text, gone, audit_event };
+        HttpRequest { state_cell, state, connection, parts, body, text, forms, gone, audit_event };
     let responded = match refused {
         Some(refused) => Err(refused),
         None => respond(&mut request, route, cors.as_ref()).await,
@@ -73,8 +74,11 @@ pub(super) async fn handle(
         Ok(response) => response,
         Err(HttpRefusal(response)) => *response,
     };
-    let HttpRequest { state, connection, parts, body, gone, audit_event, .. } = request;
+    let HttpRequest { state, connection, parts, body, forms, gone, audit_event, .. } = request;
     audit_event::end(audit_event, &mut response).await;
+    if forms == AcceptedForms::EventStream {
+        response = response_body::as_events(response);
+    }
     if let Some(cors) = cors {
         cors.add_to(response.headers_mut());
     }
@@ -204,7 +208,7 @@ async fn post(
     request: &mut HttpRequest,
     client: &ClientContext,
 ) -> Result<HttpResponse, HttpRefusal> {
-    head::check_post(request.headers())?;
+    request.forms = head::check_post(request.headers())?;
     let text = request.read_text().await?;
     if batch::is_batch(&text) {
         return Box::pin(legacy_endpoint::post_batch(request, client, &text)).await;
@@ -232,10 +236,15 @@ async fn post(
         }
         Message::Notification(_) | Message::Response(_) => request.era_of_unversioned(),
     };
-    match era {
+    let id = match &message {
+        Message::Request(message) => Some(message.id.clone()),
+        Message::Notification(_) | Message::Response(_) => None,
+    };
+    let posted = match era {
         Era::Modern => post_modern(request, client, message).await,
         Era::Legacy => legacy_endpoint::post(request, client, message).await,
-    }
+    };
+    posted.map_err(|refusal| refusal.naming(id.as_ref()))
 }
 
 async fn post_modern(
@@ -261,7 +270,11 @@ async fn post_modern(
     let headers = Some(request.headers());
     let context = modern::take_context(&mut message, headers, &state.settings.versions)
         .map_err(|refused| ClientResponse::refused(Some(&id), &refused))?;
-    match modern::serve(client, message, context, state, ResponseMode::OwnStream) {
+    let forms = request.forms;
+    if forms == AcceptedForms::Json && &*message.method == modern::LISTEN {
+        return Err(head::STREAM_ONLY.into());
+    }
+    match modern::serve(client, message, context, state, forms.mode()) {
         // A lost connection cancels (spec, cancellation: MUST): the call is dropped with the
         // response, or right here.
         ResponseKind::Unary(call) => {
@@ -269,7 +282,7 @@ async fn post_modern(
             let keep_alive = state.settings.sse_keepalive;
             tokio::select! {
                 biased;
-                response = response_body::respond(call, keep_alive) => Ok(response),
+                response = response_body::respond(call, forms, keep_alive) => Ok(response),
                 () = promptly(&mut request.gone) => {
                     Ok(response_body::empty(StatusCode::REQUEST_TIMEOUT))
                 }

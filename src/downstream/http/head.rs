@@ -7,6 +7,7 @@ use hyper::header::{
 };
 
 use crate::downstream::host_check::single_value;
+use crate::downstream::response::ResponseMode;
 use crate::policy::Credentials;
 
 /// Parses the credentials; `None` if the header is anything else than one bearer token.
@@ -39,16 +40,42 @@ pub(super) fn check_transfer(headers: &HeaderMap) -> Result<(), (StatusCode, &'s
     }
 }
 
-/// Refuses a body that is not plain JSON, and a client that does not accept both response types.
-pub(super) fn check_post(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
-    check_body(headers)?;
-    let is_usual = single_value(headers, &ACCEPT) == Some(USUAL);
-    let accepts_both = is_usual || accepts(headers, JSON) && accepts(headers, "text/event-stream");
-    if !accepts_both {
-        let text = "the Accept header must list application/json and text/event-stream";
-        return Err((StatusCode::NOT_ACCEPTABLE, text));
+/// Forms of a response that a client accepts; at least one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AcceptedForms {
+    /// One JSON text, however long it takes: nothing can be sent before it.
+    Json,
+    /// An event stream, also for a response that is ready at once.
+    EventStream,
+    Both,
+}
+
+impl AcceptedForms {
+    /// Delivery of a response in a body of its own.
+    pub(super) fn mode(self) -> ResponseMode {
+        match self {
+            Self::Json => ResponseMode::OwnText,
+            Self::EventStream | Self::Both => ResponseMode::OwnStream,
+        }
     }
-    Ok(())
+}
+
+/// Refuses a body that is not plain JSON, and a client that accepts neither form of a response.
+/// Returns the accepted forms, which are known before anything is sent to an upstream.
+pub(super) fn check_post(headers: &HeaderMap) -> Result<AcceptedForms, (StatusCode, &'static str)> {
+    check_body(headers)?;
+    if single_value(headers, &ACCEPT) == Some(USUAL) {
+        return Ok(AcceptedForms::Both);
+    }
+    match (accepts(headers, JSON), accepts(headers, EVENT_STREAM)) {
+        (true, true) => Ok(AcceptedForms::Both),
+        (true, false) => Ok(AcceptedForms::Json),
+        (false, true) => Ok(AcceptedForms::EventStream),
+        (false, false) => {
+            let text = "the Accept header must list application/json, text/event-stream or both";
+            Err((StatusCode::NOT_ACCEPTABLE, text))
+        }
+    }
 }
 
 /// Refuses a body that is not plain JSON.
@@ -73,14 +100,14 @@ pub(super) fn check_body(headers: &HeaderMap) -> Result<(), (StatusCode, &'stati
 
 /// Refuses a GET whose client does not accept an event stream.
 pub(super) fn check_get(headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
-    if accepts(headers, "text/event-stream") {
-        Ok(())
-    } else {
-        Err((StatusCode::NOT_ACCEPTABLE, "the Accept header must list text/event-stream"))
-    }
+    if accepts(headers, EVENT_STREAM) { Ok(()) } else { Err(STREAM_ONLY) }
 }
 
+/// Refusal of a client that does not accept the only form of a response.
+pub(super) const STREAM_ONLY: (StatusCode, &str) =
+    (StatusCode::NOT_ACCEPTABLE, "the Accept header must list text/event-stream");
 const JSON: &str = "application/json";
+const EVENT_STREAM: &str = "text/event-stream";
 /// Accept value of most clients, compared without parsing.
 const USUAL: &str = "application/json, text/event-stream";
 
@@ -176,31 +203,43 @@ mod tests {
     }
 
     #[test]
-    fn a_post_is_json_for_somebody_who_reads_json_and_events() {
+    fn post_is_json_and_its_response_has_a_form_that_the_client_accepts() {
+        use AcceptedForms::{Both, EventStream, Json};
         let json = (CONTENT_TYPE, "application/json");
+        let accept = |value| vec![(CONTENT_TYPE, "application/json"), (ACCEPT, value)];
         for (pairs, expected) in [
-            (vec![], Some(415)),
-            (vec![(CONTENT_TYPE, "text/plain")], Some(415)),
-            (vec![(CONTENT_TYPE, "application/json-patch+json")], Some(415)),
-            (vec![json.clone(), json.clone()], Some(415)),
-            (vec![json.clone(), (CONTENT_ENCODING, "gzip")], Some(415)),
-            (vec![json.clone()], None),
-            (vec![(CONTENT_TYPE, "Application/JSON; charset=utf-8")], None),
-            (vec![json.clone(), (ACCEPT, "application/json")], Some(406)),
-            (vec![json.clone(), (ACCEPT, "text/event-stream")], Some(406)),
-            (vec![json.clone(), (ACCEPT, "text/html")], Some(406)),
-            (vec![json.clone(), (ACCEPT, "application/json, text/event-stream;q=0.5")], None),
-            (vec![json.clone(), (ACCEPT, "application/*"), (ACCEPT, "Text/Event-Stream")], None),
-            (vec![json.clone(), (ACCEPT, "*/*")], None),
-            (vec![(CONTENT_TYPE, "application/json; charset=\"UTF-8\"")], None),
-            (vec![(CONTENT_TYPE, "application/json; charset=latin1")], Some(415)),
-            (vec![(CONTENT_TYPE, "application/json;version=1; Charset=utf-16")], Some(415)),
-            (vec![json.clone(), (ACCEPT, "application/json, text/event-stream;q=0")], Some(406)),
-            (vec![json.clone(), (ACCEPT, "*/*, text/event-stream; Q=0.000")], Some(406)),
-            (vec![json.clone(), (ACCEPT, "text/*;q=0, */*")], Some(406)),
-            (vec![json.clone(), (ACCEPT, "text/*;q=0, */*, text/event-stream;q=0.1")], None),
+            (vec![], Err(415)),
+            (vec![(CONTENT_TYPE, "text/plain")], Err(415)),
+            (vec![(CONTENT_TYPE, "application/json-patch+json")], Err(415)),
+            (vec![json.clone(), json.clone()], Err(415)),
+            (vec![json.clone(), (CONTENT_ENCODING, "gzip")], Err(415)),
+            (vec![json.clone()], Ok(Both)),
+            (vec![(CONTENT_TYPE, "Application/JSON; charset=utf-8")], Ok(Both)),
+            (vec![(CONTENT_TYPE, "application/json; charset=\"UTF-8\"")], Ok(Both)),
+            (vec![(CONTENT_TYPE, "application/json; charset=latin1")], Err(415)),
+            (vec![(CONTENT_TYPE, "application/json;version=1; Charset=utf-16")], Err(415)),
+            (accept("application/json"), Ok(Json)),
+            (accept("application/*"), Ok(Json)),
+            (accept("application/json, text/html;q=0.9"), Ok(Json)),
+            (accept("text/event-stream"), Ok(EventStream)),
+            (accept("text/*, application/xml"), Ok(EventStream)),
+            (accept("text/html"), Err(406)),
+            (accept("application/json;q=0, text/event-stream;q=0.0"), Err(406)),
+            (accept("application/json, text/event-stream;q=0.5"), Ok(Both)),
+            (
+                vec![json.clone(), (ACCEPT, "application/*"), (ACCEPT, "Text/Event-Stream")],
+                Ok(Both),
+            ),
+            (vec![json.clone(), (ACCEPT, "application/json"), (ACCEPT, "text/plain")], Ok(Json)),
+            (accept("*/*"), Ok(Both)),
+            (accept("*/*;q=0.1"), Ok(Both)),
+            (accept("application/json, text/event-stream;q=0"), Ok(Json)),
+            (accept("*/*, text/event-stream; Q=0.000"), Ok(Json)),
+            (accept("*/*, application/json;q=0"), Ok(EventStream)),
+            (accept("text/*;q=0, */*"), Ok(Json)),
+            (accept("text/*;q=0, */*, text/event-stream;q=0.1"), Ok(Both)),
         ] {
-            let found = check_post(&headers(&pairs)).err().map(|(status, _)| status.as_u16());
+            let found = check_post(&headers(&pairs)).map_err(|(status, _)| status.as_u16());
             assert_eq!(found, expected, "{pairs:?}");
         }
         assert!(check_get(&headers(&[(ACCEPT, "application/json")])).is_err());

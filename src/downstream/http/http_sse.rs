@@ -121,16 +121,20 @@ pub(super) async fn post(
         }
         ClientResponse::from(invalid)
     })?;
+    let mut id = None;
     if let StreamMessage::Single(Message::Request(request)) = &message {
         client.audit_event().set_method(&request.method);
+        id = Some(request.id.clone());
     }
     let (outcome, accepted) = oneshot::channel();
-    inbox.try_send(PostedMessage { message, outcome }).map_err(|error| match error {
-        mpsc::error::TrySendError::Full(_) => results::too_busy(STREAM_RETRY).into(),
-        mpsc::error::TrySendError::Closed(_) => session_ended(&state),
-    })?;
-    // No outcome: the session has ended in the meantime.
-    accepted.await.map_err(|_| session_ended(&state))??;
+    let sent = inbox.try_send(PostedMessage { message, outcome });
+    let accepted = match sent {
+        // No outcome: the session has ended in the meantime.
+        Ok(()) => accepted.await.map_err(|_| session_ended(&state)),
+        Err(mpsc::error::TrySendError::Full(_)) => Err(results::too_busy(STREAM_RETRY).into()),
+        Err(mpsc::error::TrySendError::Closed(_)) => Err(session_ended(&state)),
+    };
+    accepted.map_err(|refusal| refusal.naming(id.as_ref()))??;
     Ok(response_body::empty(StatusCode::ACCEPTED))
 }
 

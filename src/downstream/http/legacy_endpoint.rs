@@ -11,6 +11,7 @@ use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use tokio_util::sync::CancellationToken;
 
+use super::head::AcceptedForms;
 use super::hop::{self, delivery, tasks};
 use super::request::HttpRequest;
 use super::response_body::{self, HttpRefusal, HttpResponse};
@@ -19,7 +20,9 @@ use crate::downstream::client_requests::ClientRequests;
 use crate::downstream::in_flight::InFlightRequests;
 use crate::downstream::legacy::LegacyConnection;
 use crate::downstream::response::call_stream::CallMessages;
-use crate::downstream::response::{ClientResponse, ResponseFuture, ResponseMode, results};
+use crate::downstream::response::{
+    ClientResponse, ErrorResponse, ResponseFuture, ResponseMode, results,
+};
 use crate::downstream::session::session_records::NotKept;
 use crate::downstream::session::{self, RebuiltSession, SessionGuard};
 use crate::downstream::{ServerState, batch, host_check, legacy};
@@ -27,7 +30,7 @@ use crate::fleet::{Fleet, Place, PlacedSession};
 use crate::gateway::ClientContext;
 use crate::jsonrpc::{self, Message};
 use crate::mcp::call::ClientHandle;
-use crate::mcp::revision::Era;
+use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::TaskScope;
 
 /// Handles a message of a session, or opens one.
@@ -61,11 +64,12 @@ pub(super) async fn post(
             request.gone = Box::pin(future::pending());
             let (settings, id) = (&request.state.settings, Some(message.id.clone()));
             // A copy of a session that another replica has cannot be found again.
-            let is_resumable = settings.resumable && !session.is_moved();
+            let is_resumable =
+                settings.resumable && !session.is_moved() && request.forms != AcceptedForms::Json;
             let mode = match is_resumable {
                 // Buffered as a whole, because it may have to be sent a second time.
                 true => ResponseMode::SharedStream,
-                false => ResponseMode::OwnStream,
+                false => request.forms.mode(),
             };
             let changes_settings = legacy::changes_settings(&message.method);
             let mut call =
@@ -77,7 +81,10 @@ pub(super) async fn post(
             let call = call::limited_in_session(request, client, session, id, call);
             match resumable {
                 Some(session) => Ok(Box::pin(resume::respond(request, &session, call)).await),
-                None => Ok(response_body::respond(call, settings.sse_keepalive).await),
+                None => {
+                    let (forms, keep_alive) = (request.forms, settings.sse_keepalive);
+                    Ok(response_body::respond(call, forms, keep_alive).await)
+                }
             }
         }
         // It concerns no call, or one that has ended.
@@ -95,19 +102,29 @@ pub(super) async fn post_batch(
 ) -> Result<HttpResponse, HttpRefusal> {
     // If batches do not exist in this revision, the era of their messages does not matter.
     if request.era_of_unversioned() == Era::Modern {
-        return Err(batch::batches_removed().into());
+        return Err(refuse_batch(None, text, &batch::batches_removed()));
     }
     Box::pin(delivery::deliver_batch(request, client, text)).await?;
     let session = find_session(request, client).await?;
-    let messages = batch::read(session.peer.context.revision, text)?;
-    let buffer_limit = &request.state.settings.buffer_limit;
-    let responses = batch::serve(client, &session.peer, messages, buffer_limit, Ok);
+    let revision = session.peer.context.revision;
+    let messages = batch::read(revision, text)
+        .map_err(|refused| refuse_batch(Some(revision), text, &refused))?;
+    let settings = &request.state.settings;
+    let has_response = messages.iter().any(|it| matches!(it, Err(_) | Ok(Message::Request(_))));
+    let responses = batch::serve(client, &session.peer, messages, &settings.buffer_limit, Ok);
     let call = ResponseFuture { response: responses.boxed(), messages: CallMessages::default() };
     let call = call::limited_in_session(request, client, session, None, call);
-    Ok(match call.response.await {
-        Some(response) => response_body::json(response),
-        None => response_body::empty(StatusCode::ACCEPTED),
-    })
+    let forms = if has_response { request.forms } else { AcceptedForms::Json };
+    Ok(response_body::respond(call, forms, settings.sse_keepalive).await)
+}
+
+/// Refuses a batch as a whole. An HTTP response has one error where the revision has no batches.
+fn refuse_batch(revision: Option<Revision>, text: &Bytes, refused: &ErrorResponse) -> HttpRefusal {
+    let mut refusals = batch::refuse(revision, text, refused);
+    match (refusals.pop(), &refusals[..]) {
+        (Some(only), []) => only.into(),
+        _ => ClientResponse::refused(None, refused).into(),
+    }
 }
 
 async fn initialize(

@@ -8,6 +8,7 @@ use hyper::header::HeaderMap;
 use hyper::http::request::Parts;
 
 use super::ClientConnection;
+use super::head::AcceptedForms;
 use super::request_body::{self, UnreadBody};
 use super::response_body::{ConnectionClosed, HttpRefusal};
 use crate::audit::AuditEvent;
@@ -29,6 +30,8 @@ pub(super) struct HttpRequest {
     pub(super) body: UnreadBody,
     /// Text of the body once it is read, for another replica; empty without a fleet.
     pub(super) text: Bytes,
+    /// Forms of a response that the client accepts.
+    pub(super) forms: AcceptedForms,
     /// Ends the response; never ready if a lost connection does not.
     pub(super) gone: ConnectionClosed,
     pub(super) audit_event: AuditEvent,

@@ -17,6 +17,7 @@ use crate::downstream::ServerState;
 use crate::downstream::response::ErrorResponse;
 use crate::downstream::response::results;
 use crate::fairness::Workload;
+use crate::jsonrpc::PartialMessage;
 use crate::suppressible_waker::SuppressibleWaker;
 
 /// Body of a request until it is read.
@@ -58,12 +59,16 @@ async fn read_all(
     {
         let frame = frame.map_err(|_| (StatusCode::BAD_REQUEST, "the body is incomplete"))?;
         let Ok(data) = frame.into_data() else { continue };
+        let refuse = |refused: ErrorResponse| {
+            let beginning = [&text[..], &data].concat();
+            HttpRefusal::from(refused).naming(PartialMessage::read(&beginning).id.as_ref())
+        };
         if text.len() + data.len() > limit {
-            return Err(too_large().into());
+            return Err(refuse(too_large()));
         }
         // Received bytes count against the budget, not announced ones: announcing costs the client
         // nothing.
-        reservation.grow(data.len()).map_err(|_| results::memory_scarce())?;
+        reservation.grow(data.len()).map_err(|_| refuse(results::memory_scarce()))?;
         // A buffer that doubles each time leaves as much behind as it has, and the allocator keeps
         // it. Before its first bytes, an announcement reserves nothing.
         if text.len() >= PROVEN_BYTES && text.capacity() < announced {

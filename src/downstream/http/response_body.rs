@@ -13,19 +13,22 @@ use bytes::Bytes;
 use futures::future;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
+use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue,
+    RETRY_AFTER,
 };
 use hyper::{Response, StatusCode};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 
 use crate::audit::OpenStreamEvent;
 use crate::downstream::http::connection::timed_io::RequestInProgress;
+use crate::downstream::http::head::AcceptedForms;
 use crate::downstream::response::arriving::ArrivingResult;
 use crate::downstream::response::{ClientResponse, ErrorResponse, ResponseBody, ResponseFuture};
 use crate::fairness::promptly;
-use crate::jsonrpc::code;
+use crate::jsonrpc::{self, Id, code};
 use crate::mcp::call::PayloadBroken;
 use crate::memory_budget::SMALL_BYTES;
 use crate::sse::{KEEP_ALIVE, MESSAGE_HEAD, MESSAGE_TAIL, write_message};
@@ -68,7 +71,19 @@ pub(super) type HttpResponse = Response<HttpBody>;
 /// Response to a request that is refused. Boxed, because few are.
 pub(super) struct HttpRefusal(pub(super) Box<HttpResponse>);
 
+/// Error of a response that does not name its request.
+#[derive(Clone)]
+struct UnnamedError(Bytes);
+
 impl HttpRefusal {
+    /// Names the request in an error response that has no id.
+    pub(super) fn naming(mut self, id: Option<&Id>) -> Self {
+        if let (Some(id), Some(UnnamedError(error))) = (id, self.0.extensions_mut().remove()) {
+            *self.0.body_mut() = HttpBody::complete(jsonrpc::write_error(Some(id), &error));
+        }
+        self
+    }
+
     /// Ends the connection with the response: the rest of the input must not be read.
     pub(super) fn with_connection_close(self) -> Self {
         Self(with_connection_close(*self.0).into())
@@ -89,7 +104,7 @@ impl From<ClientResponse> for HttpRefusal {
 
 impl From<ErrorResponse> for HttpRefusal {
     fn from(refused: ErrorResponse) -> Self {
-        ClientResponse::refused(None, &refused).into()
+        unnamed(&refused).into()
     }
 }
 
@@ -196,7 +211,14 @@ pub(super) fn empty(status: StatusCode) -> HttpResponse {
 
 /// Creates an error response of the HTTP layer, before the message was parsed.
 pub(super) fn refusal(status: StatusCode, text: &str) -> HttpResponse {
-    json(ClientResponse::refused(None, &ErrorResponse::new(status, code::INVALID_REQUEST, text)))
+    unnamed(&ErrorResponse::new(status, code::INVALID_REQUEST, text))
+}
+
+/// Creates an error response to a request whose id is not known here.
+fn unnamed(refused: &ErrorResponse) -> HttpResponse {
+    let mut response = json(ClientResponse::refused(None, refused));
+    response.extensions_mut().insert(UnnamedError(refused.error.to_bytes()));
+    response
 }
 
 /// Creates a response with a public document.
@@ -242,7 +264,27 @@ pub(super) fn events(
     let mut keep_alive = interval_at(Instant::now() + keep_alive, keep_alive);
     keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let events = EventStream { chunks: chunks.boxed(), is_between_events: true, keep_alive };
-    let response = Response::new(HttpBody::new(BodyContent::Events(events.into())));
+    with_stream_headers(Response::new(HttpBody::new(BodyContent::Events(events.into()))))
+}
+
+/// Turns a JSON response into an event stream with one event, for a client that accepts nothing
+/// else. The status stays; any other response is returned as it is.
+pub(super) fn as_events(response: HttpResponse) -> HttpResponse {
+    let is_json = response.headers().get(CONTENT_TYPE).is_some_and(|it| it == "application/json");
+    if !is_json {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    parts.headers.remove(CONTENT_LENGTH);
+    let one = |bytes| stream::once(future::ready(Ok(Bytes::from_static(bytes))));
+    let chunks = one(MESSAGE_HEAD).chain(body.into_data_stream()).chain(one(MESSAGE_TAIL));
+    with_stream_headers(Response::from_parts(
+        parts,
+        HttpBody::new(BodyContent::Relayed(chunks.boxed())),
+    ))
+}
+
+fn with_stream_headers(response: HttpResponse) -> HttpResponse {
     let response =
         with_header(response, CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     let response = with_header(response, CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -261,22 +303,32 @@ pub(super) fn relay(
     Response::new(HttpBody::new(BodyContent::Relayed(chunks.boxed())))
 }
 
-/// Responds to a call: as JSON if the response is ready before any other message, else as an event
-/// stream.
+/// Responds to a call: as JSON if the response is ready before any other message and within the
+/// interval of the comments, else as an event stream. A client that accepts JSON only gets JSON.
 ///
-/// Nothing is sent before either is there, so that an HTTP error status is still possible.
-pub(super) async fn respond(call: ResponseFuture, keep_alive: Duration) -> HttpResponse {
+/// Nothing is sent before one of these, so that an HTTP error status is possible until then. Later
+/// an error is an event under status 200.
+pub(super) async fn respond(
+    call: ResponseFuture,
+    forms: AcceptedForms,
+    keep_alive: Duration,
+) -> HttpResponse {
+    if forms == AcceptedForms::Json {
+        return call.response.await.map_or_else(|| empty(StatusCode::ACCEPTED), json);
+    }
     let (ready, response) = (VecDeque::new(), stream::empty().boxed());
     let mut call_events = CallEvents { ready, open: Some(call), response };
-    match call_events.advance().await {
-        Some(done) if done.status != StatusCode::OK || call_events.ready.is_empty() => {
+    match timeout(keep_alive, call_events.advance()).await {
+        Ok(Some(done)) if done.status != StatusCode::OK || call_events.ready.is_empty() => {
             return json(done);
         }
-        Some(done) => call_events.response = event(done),
+        Ok(Some(done)) => call_events.response = event(done),
         // Cancelled by its client: a stream without a response (spec, cancellation: "not send a
         // response for the cancelled request").
-        None if call_events.open.is_none() => return events(keep_alive, stream::empty()),
-        None => {}
+        Ok(None) if call_events.open.is_none() => return events(keep_alive, stream::empty()),
+        Ok(None) => {}
+        // A proxy closes a connection that is silent for too long.
+        Err(_) => call_events.ready.push_back(Bytes::from_static(KEEP_ALIVE)),
     }
     let chunks = stream::unfold(call_events, |mut call_events| async {
         let chunk = call_events.next().await?;
@@ -310,6 +362,7 @@ impl CallEvents {
     }
 
     /// Waits for the next message of the open call, or for its response, which is returned.
+    /// Cancel-safe.
     async fn advance(&mut self) -> Option<ClientResponse> {
         let ResponseFuture { response, messages } = self.open.as_mut()?;
         tokio::select! {
@@ -361,7 +414,6 @@ pub(super) fn with_header(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jsonrpc::Id;
     use crate::mcp::call;
     use http_body_util::BodyExt;
 

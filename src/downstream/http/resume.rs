@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::{FutureExt, Stream, StreamExt, future, stream};
 use hyper::StatusCode;
 use hyper::header::HeaderName;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::hop;
@@ -19,6 +20,7 @@ use crate::downstream::host_check;
 use crate::downstream::response::ResponseFuture;
 use crate::downstream::session::SessionGuard;
 use crate::downstream::session::event_store::{EventReader, EventStore, EventWriter, StreamKind};
+use crate::fairness::promptly;
 use crate::gateway::ClientContext;
 use crate::mcp::call::PayloadBroken;
 use crate::sse::{KEEP_ALIVE, write_numbered};
@@ -32,17 +34,18 @@ pub(super) async fn respond(
     session: &SessionGuard,
     mut call: ResponseFuture,
 ) -> HttpResponse {
-    let state = &request.state;
+    let (state, forms) = (&request.state, request.forms);
     let keep_alive = state.settings.sse_keepalive;
     // A response that is ready needs no stream that could be lost.
     if let Some(done) = (&mut call.response).now_or_never() {
         call.response = future::ready(done).boxed();
-        return response_body::respond(call, keep_alive).await;
+        return response_body::respond(call, forms, keep_alive).await;
     }
     let Some((writer, reader)) = session.event_store.create(StreamKind::Call) else {
         // The store is full: this stream cannot be resumed.
-        return response_body::respond(call, keep_alive).await;
+        return response_body::respond(call, forms, keep_alive).await;
     };
+    let mut first = initial_event(session, &reader);
     if !has_initial_event(session) {
         // These clients have no id to resume with before the first event.
         tokio::select! {
@@ -50,14 +53,16 @@ pub(super) async fn respond(
             done = &mut call.response => {
                 reader.forget();
                 call.response = future::ready(done).boxed();
-                return response_body::respond(call, keep_alive).await;
+                return response_body::respond(call, forms, keep_alive).await;
             }
             message = call.messages.next() => writer.push(message),
+            // A proxy closes a connection that is silent for too long.
+            () = promptly(sleep(keep_alive)) => first = Some(Bytes::from_static(KEEP_ALIVE)),
         }
     }
     let (stop, in_use) = (state.stop.clone(), session.clone_guard());
     state.tracker.spawn(write(call, writer, in_use, stop));
-    let initial = stream::iter(initial_event(session, &reader).map(Ok));
+    let initial = stream::iter(first.map(Ok));
     let events = initial.chain(stream_events(reader, session.clone_guard()));
     response_body::events(keep_alive, events)
 }

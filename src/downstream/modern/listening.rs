@@ -37,7 +37,7 @@ use crate::policy::limits::Permit;
 const LOOKUPS_PER_YIELD: usize = 16;
 
 /// Method that opens the stream.
-pub(super) const LISTEN: &str = "subscriptions/listen";
+pub(in crate::downstream) const LISTEN: &str = "subscriptions/listen";
 
 /// An open `subscriptions/listen` stream.
 pub(in crate::downstream) struct ListenSubscription {

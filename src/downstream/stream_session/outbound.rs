@@ -122,19 +122,18 @@ impl OutboundQueue {
         }
     }
 
-    /// Queues the response of a batch, once it has its permit.
+    /// Queues the response of a batch, once it has its permit; without one that of `refuse`.
     pub(super) fn spawn_batch(
         &self,
         responses: impl Future<Output = Option<ClientResponse>> + Send + 'static,
         mut permit: ConcurrencyPermit,
+        refuse: impl FnOnce(&ErrorResponse) -> Option<ClientResponse> + Send + 'static,
     ) {
         let queue = self.queue.clone();
         self.tracker.spawn(async move {
             let response = match permit.acquire().await {
                 Ok(()) => responses.await,
-                Err(Overloaded { retry_after }) => {
-                    Some(ClientResponse::refused(None, &results::too_busy(retry_after)))
-                }
+                Err(Overloaded { retry_after }) => refuse(&results::too_busy(retry_after)),
             };
             if let Some(text) = response.and_then(|response| response.text.into_whole()) {
                 // Fails only if the stream is closed, and the client gone.

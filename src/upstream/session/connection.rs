@@ -303,6 +303,7 @@ impl McpSession {
             Dialect::Modern(dialect) => dialect.build_request(call, &self.transport),
         };
         request.sent = sent.for_next_request();
+        request.cancel_reason = call.caller.cancel_reason.clone();
         Box::new(request)
     }
 

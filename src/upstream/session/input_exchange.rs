@@ -31,14 +31,11 @@ pub(crate) async fn exchange_with_input(
             }
         }
     };
-    let response = tokio::select! {
+    tokio::select! {
         biased;
-        response = transport.exchange(request) => response?,
-        failure = forward_responses => return Err(failure),
-    };
-    // A server that has responded needs no further input.
-    open_requests.input_requests.close();
-    Ok(response)
+        response = transport.exchange(request) => response,
+        failure = forward_responses => Err(failure),
+    }
 }
 
 /// Input requests of a call. Dropping it refuses the open ones, since they will get no response.

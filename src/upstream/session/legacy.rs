@@ -270,6 +270,7 @@ impl LegacyDialect {
                         dispatcher.missed_updates();
                     }
                     dispatcher.on_listen_settled();
+                    let _open = dispatcher.open_standalone();
                     while let Ok(Some(dispatched)) =
                         streamable.dispatch_next(&mut events, None).await
                     {

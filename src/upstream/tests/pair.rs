@@ -426,26 +426,6 @@ async fn answers_come_in_any_order_and_before_the_responses_to_their_requests() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_comes_with_the_acceptance_is_not_the_answer() {
-    let (mut world, pair) = pair().await;
-    for status in [200, 201, 202, 204] {
-        let running = RunningCall::start(&world, call(LEGACY));
-        let post = Pair::post(&mut world).await;
-        let request = post.body.clone();
-        let id = post.id();
-        if status == 204 {
-            post.status(204);
-        } else {
-            post.json(status, json!({ "jsonrpc": "2.0", "id": id, "result": { "no": 1 } }));
-        }
-        assert!(world.is_quiet().await);
-        pair.answer(&request, json!({ "yes": 1 }));
-        assert_eq!(running.end().await.expect("a reply"), r#"{"yes":1}"#, "{status}");
-    }
-    world.finish().await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_stream_that_is_lost_ends_its_calls_at_once_and_comes_again() {
     for is_cut in [false, true] {
         let (mut world, pair) = pair().await;
@@ -621,13 +601,15 @@ async fn an_event_over_the_limit_ends_its_call_and_no_other() {
         let request = pair.read(&mut world).await;
         let other = pair.read(&mut world).await;
         let text = envelope.replace("ID", &request["id"].to_string()).replace("LARGE", &large);
-        // A notification is no response, whatever it contains.
+        // A request is no response, whatever it contains.
         let noise = format!(
             r#"{{"jsonrpc":"2.0","method":"x","params":{{"x":"{large}"}},"id":{}}}"#,
             other["id"]
         );
         pair.events
             .raw(format!("event: message\ndata: {noise}\n\nevent: message\ndata: {text}\n\n"));
+        // But it is a request, which gets its error.
+        assert_eq!(pair.read(&mut world).await["error"]["code"], -32600);
         let answer = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             pair.answer(&other, json!({}));

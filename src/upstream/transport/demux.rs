@@ -1,6 +1,6 @@
-//! Response demultiplexer for a stream that all requests of a connection share: a child's standard
-//! output, or the event stream of the HTTP+SSE transport. Notifications and server requests pass
-//! here too, on their way to the dispatcher.
+//! Response demultiplexer for a stream that requests of a connection share: a child's standard
+//! output, the event stream of the HTTP+SSE transport, or the stream of another request.
+//! Notifications and server requests pass here too, on their way to the dispatcher.
 //!
 //! Invariants: a response ends the request that it names and no other. So does one that is too
 //! large, or for which the memory budget is exhausted, if its beginning or end shows the id.
@@ -8,7 +8,8 @@
 
 use bytes::Bytes;
 
-use crate::json::MemberExtractor;
+use crate::jsonrpc::{self, Id, MessageShape, PartialMessage};
+use crate::mcp::call::ResponseOutcome;
 use crate::memory_budget::BufferError;
 use crate::upstream::message::TransportError;
 use crate::upstream::transport::dispatcher::{Dispatched, Dispatcher, UnparsableMessage};
@@ -19,43 +20,53 @@ impl Dispatcher {
         let mut dispatched = self.dispatch(text.clone(), None).inspect_err(|junk| {
             // A malformed text may still show the id of the request that it was the response to.
             let error = TransportError::Protocol(format!("invalid response: {junk}"));
-            self.fail_named(&text[..text.len().min(MAX_HEAD_BYTES)], &text, error);
+            self.fail_named(&text, &text, error);
         })?;
         for (id, outcome) in dispatched.responses.drain(..) {
-            if !id.is_some_and(|id| self.pending.complete(id, outcome)) {
-                self.health.dropped.increment();
-                tracing::debug!(upstream = %self.name, ?id, "response without a pending request");
-            }
+            self.complete(id, outcome);
         }
         Ok(dispatched)
     }
 
-    /// Ends the request whose response was skipped, as far as `head` and `tail` show its id; an end
-    /// that was not buffered is empty.
-    pub(crate) fn skip(&self, head: &[u8], tail: &[u8], why: BufferError) {
+    /// Completes the requests whose responses arrived on another stream of the session than that of
+    /// request `own`: its standalone stream, or that of another request. In an era without sessions
+    /// nothing connects two requests, and such a response is dropped.
+    pub(crate) fn complete_others(&self, dispatched: &mut Dispatched, own: Option<u64>) {
+        if !self.has_session() {
+            return;
+        }
+        let is_other = |(id, _): &mut (Option<u64>, _)| id.is_some() && *id != own;
+        for (id, outcome) in dispatched.responses.extract_if(.., is_other) {
+            self.complete(id, outcome);
+        }
+    }
+
+    fn complete(&self, id: Option<u64>, outcome: Result<ResponseOutcome, TransportError>) {
+        if !id.is_some_and(|id| self.pending.complete(id, outcome)) {
+            self.health.dropped.increment();
+            tracing::debug!(upstream = %self.name, ?id, "response without a pending request");
+        }
+    }
+
+    /// Ends the request whose response was skipped, or returns the error response to a request that
+    /// was, as far as `head` and `tail` show the id; an end that was not buffered is empty.
+    pub(crate) fn skip(&self, head: &[u8], tail: &[u8], why: BufferError) -> Option<Bytes> {
         let ended = self.fail_named(head, tail, why.into());
         tracing::warn!(upstream = %self.name, ended, %why, "message skipped");
+        let PartialMessage { id, shape } = PartialMessage::read(head);
+        let id = id.or_else(|| trailing_id(tail).map(Id::from));
+        let id = id.filter(|_| shape == MessageShape::Request)?;
+        self.refuse(&id, &jsonrpc::Error::new(jsonrpc::code::INVALID_REQUEST, why.to_string()))
     }
 
     /// Ends the request that a text was the response to, as far as its ends show the id.
     fn fail_named(&self, head: &[u8], tail: &[u8], failure: TransportError) -> bool {
-        let mut extractor = MemberExtractor::new("result", head.len());
-        let _ = extractor.feed(&Bytes::copy_from_slice(head));
-        // The text is a response only if its `result` has begun, and the bytes before that are its
-        // envelope.
-        let id = extractor
-            .has_started()
-            .then(|| leading_id(&extractor.envelope()).or_else(|| trailing_id(tail)));
-        id.flatten().is_some_and(|id| self.pending.complete(id, Err(failure)))
+        // The text is a response only if its `result` or `error` has begun.
+        let PartialMessage { id, shape } = PartialMessage::read(head);
+        let id = id.and_then(|id| id.as_local()).or_else(|| trailing_id(tail));
+        let id = id.filter(|_| shape == MessageShape::Response);
+        id.is_some_and(|id| self.pending.complete(id, Err(failure)))
     }
-}
-
-/// Returns the number after `"id":` in the beginning of an envelope.
-fn leading_id(head: &[u8]) -> Option<u64> {
-    let head = std::str::from_utf8(head).ok()?;
-    let behind = head.split_once("\"id\"")?.1.trim_start().strip_prefix(':')?.trim_start();
-    let digits = behind.find(|c: char| !c.is_ascii_digit()).unwrap_or(behind.len());
-    behind[..digits].parse().ok()
 }
 
 /// Returns the number in `,"id":N}` at the end of an envelope, where the TypeScript SDK writes it.
@@ -69,9 +80,6 @@ fn trailing_id(tail: &[u8]) -> Option<u64> {
     before.strip_suffix(b"\"id\"")?.trim_ascii_end().strip_suffix(b",")?;
     std::str::from_utf8(number).ok()?.parse().ok()
 }
-
-/// Bytes of a malformed text that are searched for the id of its request.
-const MAX_HEAD_BYTES: usize = 4 * 1024;
 
 #[cfg(test)]
 mod tests {

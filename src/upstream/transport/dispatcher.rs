@@ -9,6 +9,7 @@
 //! responses and delays no other upstream.
 
 mod attribution;
+mod deviations;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -96,6 +97,10 @@ pub(crate) struct Dispatcher {
     /// Topics whose changes the server announces; set once the first lists may have been read.
     announced_topics: OnceLock<[bool; 3]>,
     listen_settled: Notify,
+    /// Set once the server has returned the id of a request as text or with a fraction.
+    has_disguised_ids: OnceLock<()>,
+    /// True while the standalone stream of the session is open.
+    has_standalone: watch::Sender<bool>,
     /// Counts dropped messages.
     pub(crate) health: Arc<UpstreamHealth>,
 }
@@ -169,6 +174,8 @@ impl Dispatcher {
             protocol_violations: AtomicUsize::new(0),
             announced_topics: OnceLock::new(),
             listen_settled: Notify::new(),
+            has_disguised_ids: OnceLock::new(),
+            has_standalone: watch::Sender::new(false),
             health,
         })
     }
@@ -225,14 +232,16 @@ impl Dispatcher {
             return Ok(dispatched);
         }
         if self.revision.get().is_some_and(|revision| !revision.has_batches()) {
-            return Err(UnparsableMessage("a batch, which this revision does not support".into()));
+            let reason = "a batch, which this revision does not support";
+            return self.reject_array(&text, reason.into());
         }
         let messages =
             json::elements(&text).ok_or_else(|| UnparsableMessage("not valid JSON".into()))?;
         // The messages are counted before the first is dispatched, so that an oversized batch is
         // rejected as a whole.
         if messages.clone().nth(MAX_BATCH).is_some() {
-            return Err(UnparsableMessage(format!("more than {MAX_BATCH} messages in one batch")));
+            let reason = format!("more than {MAX_BATCH} messages in one batch");
+            return self.reject_array(&text, reason);
         }
         for message in messages {
             if let Err(invalid) = self.dispatch_one(message, stream_of, &mut dispatched) {
@@ -244,7 +253,7 @@ impl Dispatcher {
     }
 
     /// Dispatches one message. A malformed response ends the request whose id it bears, because no
-    /// better one will follow.
+    /// better one will follow; a malformed request gets an error with its id.
     fn dispatch_one(
         &self,
         text: Bytes,
@@ -254,8 +263,14 @@ impl Dispatcher {
         match Message::parse_within(text, MAX_DEPTH) {
             Ok(message) => self.route(message, stream_of, dispatched),
             Err(invalid) => {
-                let named = invalid.id.as_ref().filter(|_| invalid.shape != MessageShape::Request);
-                let Some(id) = named.and_then(Id::as_local) else { return Err(invalid) };
+                let Some(id) = &invalid.id else { return Err(invalid) };
+                if invalid.shape == MessageShape::Request {
+                    let error = jsonrpc::Error::new(invalid.code, &*invalid.reason);
+                    dispatched.outgoing.extend(self.refuse(id, &error));
+                    dispatched.junk_counts.invalid += 1;
+                    return Ok(());
+                }
+                let Some(id) = id.as_local() else { return Err(invalid) };
                 let broken = broken_response(format!("invalid response: {}", invalid.reason));
                 dispatched.responses.push((Some(id), Err(broken)));
             }
@@ -278,8 +293,11 @@ impl Dispatcher {
 
     fn on_response(&self, response: Response, stream_of: Option<u64>, dispatched: &mut Dispatched) {
         let id = match response.id.as_ref().map(Id::as_local) {
-            // Weir issues numeric ids only, so a response with another id belongs to no request.
+            // Weir issues numeric ids only, so a response with another id belongs to no request
+            // (JSON-RPC, response object: the id MUST be the same value as in the request).
             Some(None) => {
+                let disguised = response.id.as_ref().and_then(Id::disguised_local);
+                self.report_disguised(disguised);
                 dispatched.junk_counts.unsolicited += 1;
                 self.health.dropped.increment();
                 tracing::debug!(upstream = %self.name, "response with unknown id");

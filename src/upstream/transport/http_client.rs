@@ -138,7 +138,7 @@ impl HttpClient {
 
     /// Sends request `id` and waits for the head of its HTTP response, which is a success.
     pub(crate) async fn post_request(
-        &self,
+        self: &Arc<Self>,
         id: u64,
         message: Bytes,
         headers: &RequestHeaders,
@@ -148,7 +148,7 @@ impl HttpClient {
         if response.status().is_success() {
             return Ok(response);
         }
-        Err(Box::pin(self.read_error_response(id, response)).await)
+        Err(Box::pin(self.read_error_response(id, response, headers)).await)
     }
 
     /// Opens an event stream, or resumes one that broke after the event `last_id`.
@@ -231,7 +231,12 @@ impl HttpClient {
 
     /// Reads an error response: its head, and the JSON-RPC error about request `id` if the body
     /// contains one.
-    async fn read_error_response(&self, id: u64, response: Response<PooledBody>) -> TransportError {
+    async fn read_error_response(
+        self: &Arc<Self>,
+        id: u64,
+        response: Response<PooledBody>,
+        headers: &RequestHeaders,
+    ) -> TransportError {
         let (head, mut body) = response.into_parts();
         let mut text = BytesMut::new();
         let read = async {
@@ -244,7 +249,10 @@ impl HttpClient {
         };
         let _ = tokio::time::timeout(ERROR_BODY_TIMEOUT, read).await;
         let text = text.freeze();
-        let dispatched = self.dispatcher.dispatch(text.clone(), Some(id)).unwrap_or_default();
+        let dispatched = self.dispatcher.dispatch(text.clone(), Some(id));
+        let mut dispatched = dispatched.unwrap_or_default();
+        self.send_responses(std::mem::take(&mut dispatched.outgoing), headers);
+        self.dispatcher.complete_others(&mut dispatched, Some(id));
         let names_request = dispatched.responses.iter().any(|(answered, _)| *answered == Some(id));
         let error = match dispatched.response_to(id, head.status) {
             Some(Ok(ResponseOutcome::Error(error))) => Some(error),

@@ -23,9 +23,10 @@ use crate::sync::Mutex;
 use crate::upstream::message::request_headers::RequestHeaders;
 use crate::upstream::message::{OutboundRequest, SentFlag, TransportError};
 use crate::upstream::transport::http_client::HttpClient;
+use crate::upstream::transport::json_body::{self, JsonBody};
 use crate::upstream::transport::lifetime::ConnectionLifetime;
 use crate::upstream::transport::request_in_flight::RequestInFlight;
-use crate::upstream::transport::sse_body::{OversizePolicy, SseBody};
+use crate::upstream::transport::sse_body::{MediaType, OversizePolicy, SseBody, media_type};
 
 /// Timeout of the first event: a server sends it before it does anything else.
 const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -168,16 +169,28 @@ fn has_origin_of(endpoint: &Url, url: &Uri) -> bool {
     Url::parse(&url.to_string()).is_ok_and(|url| url.origin() == endpoint.origin())
 }
 
-/// Posts a request to the endpoint. Of the HTTP response only the status matters.
+/// Posts a request to the endpoint. Of the HTTP response only the status matters, unless the server
+/// sends its messages there and not on the stream.
 async fn post(
-    http_client: &HttpClient,
+    http_client: &Arc<HttpClient>,
     id: u64,
     message: Bytes,
     headers: &RequestHeaders,
     sent: &SentFlag,
 ) -> Result<(), TransportError> {
     let response = http_client.post_request(id, message, headers, sent).await?;
-    response.into_body().drain();
+    let (head, body) = response.into_parts();
+    if !matches!(media_type(&head.headers), MediaType::Json) {
+        body.drain();
+        return Ok(());
+    }
+    let limit = &http_client.message_limit;
+    if let Ok(JsonBody::Buffered(text)) =
+        json_body::read_response(body, id, limit, false, &[]).await
+        && let Ok(dispatched) = http_client.dispatcher.demux(text)
+    {
+        http_client.send_responses(dispatched.outgoing, headers);
+    }
     Ok(())
 }
 
@@ -216,18 +229,22 @@ impl SseReader {
             return self.events.limits.invalid.count(1);
         }
         if let Some(TruncatedEvent { tail, reason }) = event.truncated {
-            dispatcher.skip(&event.data, &tail, reason);
+            self.send_responses(dispatcher.skip(&event.data, &tail, reason).into_iter().collect());
             return Ok(());
         }
         let mut dispatched = dispatcher.demux(event.data);
-        let responses = dispatched.as_mut().map(|it| std::mem::take(&mut it.outgoing));
-        if let Ok(responses) = responses
-            && !responses.is_empty()
-        {
+        if let Ok(dispatched) = &mut dispatched {
+            self.send_responses(std::mem::take(&mut dispatched.outgoing));
+        }
+        self.events.count_dispatched(upstream, dispatched).map(drop)
+    }
+
+    /// Sends responses to the server's own requests.
+    fn send_responses(&self, responses: Vec<Bytes>) {
+        if !responses.is_empty() {
             let headers = self.reply_headers.lock().clone();
             self.http_client.send_responses(responses, &headers);
         }
-        self.events.count_dispatched(upstream, dispatched).map(drop)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::mcp::call::CancelReason;
 use crate::mcp::call_notifications::NotificationSink;
 use crate::upstream::message::{OutboundRequest, SentFlag, cancel_notification};
 use crate::upstream::transport::dispatcher::{Dispatcher, PendingUpstreamResponse};
@@ -12,6 +13,7 @@ pub(crate) struct RequestInFlight<Cancel: FnOnce(Bytes)> {
     /// Response, where it arrives on a stream that requests share.
     pub(crate) response: PendingUpstreamResponse,
     sent: SentFlag,
+    cancel_reason: CancelReason,
     /// Sends the cancellation without waiting; `None` where none is to be sent (any more).
     cancel: Option<Cancel>,
 }
@@ -29,7 +31,8 @@ impl<Cancel: FnOnce(Bytes)> RequestInFlight<Cancel> {
         let wants_progress = notifications.is_some_and(NotificationSink::wants_progress);
         let response = dispatcher.pending.open(context)?;
         let message = request.write(response.id(), wants_progress);
-        Some((Self { response, sent: request.sent.clone(), cancel }, message))
+        let (sent, cancel_reason) = (request.sent.clone(), request.cancel_reason.clone());
+        Some((Self { response, sent, cancel_reason, cancel }, message))
     }
 
     /// Id that was issued for the request.
@@ -47,7 +50,7 @@ impl<Cancel: FnOnce(Bytes)> Drop for RequestInFlight<Cancel> {
     fn drop(&mut self) {
         let Some(cancel) = self.cancel.take() else { return };
         if self.sent.is_sent() && self.response.is_open() {
-            cancel(cancel_notification(self.response.id()));
+            cancel(cancel_notification(self.response.id(), &self.cancel_reason));
         }
     }
 }

@@ -245,13 +245,16 @@ impl StdoutReader {
         match line {
             DecodedLine::Whole(line) => self.dispatch(line),
             DecodedLine::TooLong(head) => {
-                self.dispatcher.skip(&head, b"", BufferError::TooLarge(self.max_message));
+                let refusal =
+                    self.dispatcher.skip(&head, b"", BufferError::TooLarge(self.max_message));
+                self.send_responses(refusal);
                 self.limits.oversized.count(1)
             }
             DecodedLine::BudgetExhausted(head) => {
                 // The child is not to blame for Weir's memory budget, so this does not count
                 // against it.
-                self.dispatcher.skip(&head, b"", BufferError::BudgetExhausted);
+                let refusal = self.dispatcher.skip(&head, b"", BufferError::BudgetExhausted);
+                self.send_responses(refusal);
                 Ok(())
             }
         }
@@ -277,15 +280,18 @@ impl StdoutReader {
             }
         };
         self.has_message = true;
-        self.limits.count_message(&dispatched.junk_counts)?;
-        for response in dispatched.outgoing {
+        self.send_responses(dispatched.outgoing);
+        self.limits.count_message(&dispatched.junk_counts)
+    }
+
+    fn send_responses(&self, responses: impl IntoIterator<Item = Bytes>) {
+        for response in responses {
             // A full queue means that the child does not read the responses that it requested.
             if self.outbox.upgrade().is_none_or(|outbox| outbox.try_send(response.into()).is_err())
             {
                 self.dispatcher.health.dropped.increment();
             }
         }
-        Ok(())
     }
 }
 

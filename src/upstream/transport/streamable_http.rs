@@ -1,5 +1,8 @@
 //! Streamable HTTP transport: one message per request, answered by a JSON body or an event stream.
 //!
+//! A response that arrives on another stream of the session ends its request all the same, and then
+//! the request's own stream is closed.
+//!
 //! Invariants: a request is written at most once. Dropping an exchange closes its response stream
 //! at once, and sends a cancellation where `OutboundRequest::cancel` says so. An event stream that
 //! ends after an event with an id, but without the response, is resumed where
@@ -47,7 +50,12 @@ impl StreamableHttpTransport {
         let dispatcher = &self.http_client.dispatcher;
         let (mut open, message) =
             RequestInFlight::register(dispatcher, &mut request, cancel).ok_or_else(closed)?;
-        let answer = self.send_request(open.id(), &request, message).await;
+        let id = open.id();
+        let answer = tokio::select! {
+            biased;
+            answer = self.send_request(id, &request, message) => answer,
+            Some(response) = &mut open.response => response.map(|it| (it, HeaderMap::new())),
+        };
         open.disarm_cancel();
         answer
     }
@@ -90,6 +98,9 @@ impl StreamableHttpTransport {
                 Box::pin(self.read_stream(id, request, events)).await?
             }
             MediaType::None => {
+                if head.status == StatusCode::ACCEPTED {
+                    self.http_client.dispatcher.wait_while_standalone().await;
+                }
                 return Err(TransportError::Protocol(format!(
                     "HTTP {} without a response",
                     head.status
@@ -181,7 +192,10 @@ impl StreamableHttpTransport {
             events.count_dispatched(&dispatcher.name, dispatcher.dispatch(data, request_id))
         };
         counted
-            .map(Some)
+            .map(|mut dispatched| {
+                dispatcher.complete_others(&mut dispatched, request_id);
+                Some(dispatched)
+            })
             .map_err(TransportError::Protocol)
             .inspect_err(|failure| self.log_violation(failure))
     }
@@ -202,6 +216,7 @@ impl StreamableHttpTransport {
         headers: &RequestHeaders,
     ) -> Option<Result<ResponseOutcome, TransportError>> {
         self.http_client.send_responses(std::mem::take(&mut dispatched.outgoing), headers);
+        self.http_client.dispatcher.complete_others(&mut dispatched, Some(id));
         // Error statuses have no response here.
         dispatched.response_to(id, StatusCode::OK)
     }

@@ -13,9 +13,8 @@ use crate::upstream::transport::dispatcher::{ConnectionClients, Dispatcher, Inpu
 use crate::upstream::transport::junk_limits::JunkCounts;
 
 impl Dispatcher {
-    /// Counts a response that matches no request in flight, or that is on the stream of another
-    /// request. A late or repeated response to a known id counts as unattributed, not as
-    /// unsolicited.
+    /// Counts a response that matches no request in flight. A late or repeated response to a known
+    /// id counts as unattributed, not as unsolicited.
     pub(super) fn count_response(
         &self,
         id: Option<u64>,
@@ -23,8 +22,11 @@ impl Dispatcher {
         junk_counts: &mut JunkCounts,
     ) {
         let is_awaited = match (id, stream_of) {
-            (Some(id), Some(stream_of)) => id == stream_of,
+            (Some(id), Some(stream_of)) if id == stream_of => true,
             (Some(id), None) => self.pending.with_context(id, |_| ()).is_some(),
+            (Some(id), Some(_)) => {
+                self.has_session() && self.pending.with_context(id, |_| ()).is_some()
+            }
             // On a request's own stream a response without an id can only be about that request.
             (None, stream_of) => stream_of.is_some(),
         };
