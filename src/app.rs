@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Admin};
-use crate::audit::{self, Audit, AuditTarget};
+use crate::audit::{self, Audit, AuditTarget, FileHash};
 use crate::catalog::Catalog;
 use crate::config::{Config, ConfigReport};
 use crate::downstream::ServerStateCell;
@@ -35,9 +35,9 @@ use crate::sync::Mutex;
 use crate::upstream::connect::{Connect, HttpRequests};
 
 use reload::ReloadTask;
-pub use reload::{ReloadOutcome, Reloader};
+pub use reload::{ReloadOutcome, ReloadTrigger, Reloader};
 use upstream_starter::{UpstreamStarter, observe_fleet};
-pub use watch::ConfigFiles;
+pub use watch::{ConfigFiles, hash_files};
 
 pub(crate) use settings::naming;
 
@@ -165,7 +165,13 @@ impl App {
         let upstreams = config.upstreams.iter().map(start);
         let catalog = Catalog::new(settings::catalog(config));
         let nothing = (&Policy::in_fleet(fleet), &Inspectors::default());
-        let parts = settings::snapshot_parts(config, upstreams.collect(), catalog, nothing);
+        let parts = settings::snapshot_parts(
+            config,
+            upstreams.collect(),
+            catalog,
+            nothing,
+            starter.audit.clone(),
+        );
         let gateway = Gateway::open(parts, sealing_keys, &upstream_tasks, &stop_upstreams);
         if serves_replicas {
             // They have listed the server before, in another run of it.
@@ -204,8 +210,20 @@ impl App {
         read: impl Fn(&CancellationToken) -> Result<Config, ConfigReport> + Send + Sync + 'static,
         observer: impl Fn(&ReloadOutcome, &Config) + Send + Sync + 'static,
     ) -> Reloader {
+        self.reloader_of_files(read, (Vec::new(), Vec::new), observer)
+    }
+
+    /// Like [`Self::reloader`], for a configuration in files: those that are active, and a function
+    /// that lists the present ones. Changes are recorded with them.
+    pub fn reloader_of_files(
+        &self,
+        read: impl Fn(&CancellationToken) -> Result<Config, ConfigReport> + Send + Sync + 'static,
+        (active, files): (Vec<FileHash>, impl Fn() -> Vec<FileHash> + Send + Sync + 'static),
+        observer: impl Fn(&ReloadOutcome, &Config) + Send + Sync + 'static,
+    ) -> Reloader {
+        let (components, files) = (Arc::clone(&self.components), (active, Arc::new(files) as _));
         let (reloader, task) =
-            ReloadTask::new(Arc::clone(&self.components), Arc::new(read), Box::new(observer));
+            ReloadTask::new(components, Arc::new(read), files, Box::new(observer));
         self.spawn_background(task.run(self.components.stop_downstream.clone()));
         reloader
     }
@@ -233,8 +251,17 @@ impl App {
     /// Opens the audit log of a configuration and writes its first line, so that an error is
     /// reported at the start. The error text says what to do.
     pub fn open_audit_log(config: &Config) -> Result<(Audit, audit::Writer), String> {
+        Self::open_audit_log_with(config, Vec::new())
+    }
+
+    /// Like [`Self::open_audit_log`]; the first line has the files of the configuration.
+    pub fn open_audit_log_with(
+        config: &Config,
+        files: Vec<FileHash>,
+    ) -> Result<(Audit, audit::Writer), String> {
         let settings = settings::audit(config)?;
         let opened = Audit::open(&settings).and_then(|(audit, mut writer)| {
+            writer.set_files(files);
             writer.write_first()?;
             Ok((audit, writer))
         });
@@ -279,6 +306,11 @@ impl App {
     /// Stops the admin listener, because another process has taken over.
     pub fn stop_admin(&self) {
         self.stop_admin.cancel();
+    }
+
+    /// Returns the audit log.
+    pub fn audit(&self) -> &Audit {
+        &self.components.starter.audit
     }
 
     /// Returns the gateway.

@@ -20,27 +20,31 @@ mod chain;
 mod entry;
 mod event;
 mod file;
+mod json_line;
 mod params;
+mod policy_event;
 pub mod verify;
 mod writer;
 
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout};
 
 pub use chain::Chain;
 pub use entry::{
-    AuditDecision, AuditEntry, AuditOutcome, EventCompletion, SessionMark, SignInEvent, quoted,
+    AuditDecision, AuditEntry, AuditOutcome, EventCompletion, SessionMark, SignInEvent,
 };
 pub use event::{AuditEvent, AuditUnavailable, OpenStreamEvent, RequestProgress};
 pub use file::{CannotOpen, log_files};
+pub use json_line::quoted;
+pub use policy_event::{FileHash, PolicyChange, PolicyEvent};
 pub use writer::Writer;
 
 use strum::{IntoStaticStr, VariantArray};
@@ -138,6 +142,8 @@ struct AuditCounts {
     left_out: ReportedCount,
     /// True if the last attempt to write failed.
     failing: AtomicBool,
+    /// Reason of the stop, for the final entry.
+    stop_reason: OnceLock<Arc<str>>,
 }
 
 /// Counter of which an entry reports the part that no entry has reported yet.
@@ -200,6 +206,34 @@ impl Audit {
         if let Some(shared) = &self.0 {
             let upstream = Arc::clone(upstream);
             shared.put(AuditEntry::SignIn { event, upstream, failure }, None);
+        }
+    }
+
+    /// Records a change of policy.
+    pub fn record_policy(&self, event: PolicyEvent) {
+        if let Some(shared) = &self.0 {
+            shared.put(AuditEntry::Policy(event), None);
+        }
+    }
+
+    /// Records a change of policy that is about to take effect. Where the log is mandatory, this
+    /// waits until the entry is in the file; on an error the change must not take effect.
+    pub async fn record_policy_first(&self, event: PolicyEvent) -> Result<(), AuditUnavailable> {
+        match &self.0 {
+            Some(shared) if shared.on_error == OnError::Refuse => {
+                shared.write(AuditEntry::Policy(event)).await
+            }
+            _ => {
+                self.record_policy(event);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sets the reason of the stop, for the final entry. The first one counts.
+    pub fn set_stop_reason(&self, reason: &str) {
+        if let Some(shared) = &self.0 {
+            let _ = shared.counts.stop_reason.set(reason.into());
         }
     }
 
@@ -267,6 +301,17 @@ impl Shared {
             None if self.queue.try_send(entry).is_ok() => {}
             None => self.counts.lost.increment(),
         }
+    }
+
+    /// Writes an entry, and waits until it is in the file.
+    async fn write(&self, line: AuditEntry) -> Result<(), AuditUnavailable> {
+        let (written, is_written) = oneshot::channel();
+        let entry = QueuedEntry { written: Some(written), ..QueuedEntry::new(line) };
+        let sent = async {
+            self.queue.send(entry).await.map_err(|_| AuditUnavailable)?;
+            is_written.await.map_err(|_| AuditUnavailable)
+        };
+        timeout(MANDATORY_WAIT, sent).await.unwrap_or(Err(AuditUnavailable))
     }
 
     fn is_failing(&self) -> bool {

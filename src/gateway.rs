@@ -218,8 +218,8 @@ impl Gateway {
         self.config().is_hidden(upstream)
     }
 
-    /// Items that wait for approval: upstream, kind and own name.
-    pub fn awaiting_approval(&self) -> Vec<(UpstreamName, Kind, String)> {
+    /// Items that wait for approval: upstream, kind and own name; of instructions, no kind.
+    pub fn awaiting_approval(&self) -> Vec<(UpstreamName, Option<Kind>, String)> {
         let config = self.config();
         let pins = &config.inspectors.pins;
         if !config.upstreams().any(|upstream| pins.enforces(upstream.name())) {
@@ -229,7 +229,7 @@ impl Gateway {
             .differences()
             .into_iter()
             .filter(|it| pins.enforces(&it.upstream) && it.change != Change::Missing);
-        waiting.filter_map(|it| Some((it.upstream, it.kind?, it.key))).collect()
+        waiting.map(|it| (it.upstream, it.kind, it.key)).collect()
     }
 
     /// Has requests wait until each upstream has been listed or has failed once, for as long as

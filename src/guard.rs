@@ -29,6 +29,7 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use strum::{IntoStaticStr, VariantArray};
 
+use crate::invisible_chars::visible_form;
 use crate::json::{self, Object, ParseError};
 use crate::mcp::call::{
     CollectError, Method, Payload, PayloadBroken, ResponseOutcome, UpstreamResponse,
@@ -143,9 +144,7 @@ impl Findings {
 
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hidden = self
-            .hidden
-            .map(|letter| format!("hidden text, {}", invisible_text::visible_form(letter)));
+        let hidden = self.hidden.map(|letter| format!("hidden text, {}", visible_form(letter)));
         let redacted = (self.redacted > 0).then(|| format!("{} strings redacted", self.redacted));
         let all = [self.malformed.map(str::to_owned), hidden, redacted];
         f.write_str(&all.into_iter().flatten().collect::<Vec<_>>().join("; "))

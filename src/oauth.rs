@@ -105,6 +105,16 @@ pub enum Grant {
     },
 }
 
+impl Settings {
+    /// Returns the secret that Weir and the authorization server share, if they have one.
+    pub fn client_secret(&self) -> Option<&Secret> {
+        match &self.grant.client()?.credential {
+            ClientCredential::Secret(secret) => Some(secret),
+            ClientCredential::None | ClientCredential::Key(_) => None,
+        }
+    }
+}
+
 impl Grant {
     /// Returns the client of the configuration.
     fn client(&self) -> Option<&RegisteredClient> {

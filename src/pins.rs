@@ -9,15 +9,22 @@
 //! of a kind is approved and written there; in `locked` only the operator writes. A first list is
 //! not served before it is in the file, so that trust survives a restart.
 //!
+//! Texts of approved definitions are stored beside (`approved_texts`), so that a difference can be
+//! shown.
+//!
 //! Invariants: in these two modes, whatever leaves [`Pins::filter_approved`] has a digest that is
 //! approved at that moment. An unreadable lock file approves nothing new, and earlier approvals
 //! stay valid.
 //!
 //! Decision: docs/decisions/0016-pinning.md
 
+mod approved_texts;
+mod definition_texts;
 mod difference_log;
 mod digest;
 mod lock;
+mod observer;
+mod reload;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -26,20 +33,25 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::RandomState;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use crate::cpu_bound;
 use crate::mcp::definition::item::Item;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
+use crate::oauth::SecretPatterns;
+use crate::secret::Secret;
 use crate::sync::{Mutex, MutexGuard};
+use approved_texts::ApprovedTexts;
+pub use approved_texts::TextUnavailable;
+pub use definition_texts::DefinitionTexts;
+use definition_texts::KeptTexts;
 use difference_log::{fingerprint, log_differences};
 pub use digest::{BadDigest, Digest};
 pub use lock::{BadLock, PINNED, PinFile, Pinned};
 use lock::{Stamp, kind_index, stamp};
+pub use observer::{ApprovalObserver, ObserveApproval};
 pub use state::Change;
 use state::ListedItems;
 
@@ -65,6 +77,12 @@ pub struct Settings {
     pub modes: Vec<(UpstreamName, Mode)>,
     /// Lock file; with `None` approvals are in memory only.
     pub file: Option<PathBuf>,
+    /// Folder for the texts of approved definitions; with `None` they are not stored.
+    pub texts: Option<PathBuf>,
+    /// Secrets of the configuration of each upstream, which its server knows and may repeat.
+    pub secrets: Vec<(UpstreamName, Vec<Secret>)>,
+    /// Callback for changes of the approvals.
+    pub observer: ApprovalObserver,
 }
 
 /// Difference between a listed definition and the approved one.
@@ -84,6 +102,10 @@ pub struct Difference {
 pub struct Pins {
     modes: HashMap<UpstreamName, Mode>,
     file: Option<PathBuf>,
+    texts: Option<ApprovedTexts>,
+    secrets: HashMap<UpstreamName, SecretPatterns>,
+    no_secrets: SecretPatterns,
+    observer: ApprovalObserver,
     shared: SharedState,
 }
 
@@ -105,6 +127,7 @@ struct State {
     last_problem: Option<String>,
     /// True if the same file may become usable again.
     may_recover: bool,
+    kept: KeptTexts,
     upstreams: HashMap<UpstreamName, UpstreamLists>,
 }
 
@@ -112,6 +135,8 @@ struct State {
 #[derive(Default)]
 struct UpstreamLists {
     instructions: Option<Option<Digest>>,
+    /// Text of the instructions, stored in mode `review` only.
+    instructions_text: Option<Arc<str>>,
     kinds: [Option<KindList>; 3],
 }
 
@@ -141,14 +166,29 @@ impl Pins {
 
     /// Creates the pins of other settings, with the state of these ones if the file is the same.
     pub fn with_settings(&self, settings: Settings) -> Self {
-        let is_same_file = settings.file == self.file;
+        let texts = settings.texts.clone().map(ApprovedTexts::new);
+        let is_same_file = settings.file == self.file && texts == self.texts;
         let shared = if is_same_file { self.shared.clone() } else { SharedState::default() };
         Self::with_state(settings, shared)
     }
 
     fn with_state(settings: Settings, shared: SharedState) -> Self {
-        let modes = settings.modes.into_iter().filter(|(_, mode)| *mode != Mode::Off);
-        let pins = Self { modes: modes.collect(), file: settings.file, shared };
+        let Settings { modes, file, texts, secrets, observer } = settings;
+        let modes = modes.into_iter().filter(|(_, mode)| *mode != Mode::Off);
+        let secrets = secrets.into_iter().map(|(upstream, secrets)| {
+            let long = secrets.iter().map(Secret::expose);
+            let long = long.filter(|secret| secret.len() >= MIN_SECRET_BYTES);
+            (upstream, SecretPatterns::new(long))
+        });
+        let pins = Self {
+            modes: modes.collect(),
+            file,
+            texts: texts.map(ApprovedTexts::new),
+            secrets: secrets.collect(),
+            no_secrets: SecretPatterns::default(),
+            observer,
+            shared,
+        };
         if !pins.modes.is_empty() {
             pins.reload();
         }
@@ -176,7 +216,8 @@ impl Pins {
         if mode == Mode::Off {
             return items;
         }
-        let state = &mut *self.lock();
+        let mut guard = self.lock();
+        let state = &mut *guard;
         let lists = state.upstreams.entry(upstream.clone()).or_default();
         let before = lists.kinds[at].take();
         let listed =
@@ -226,9 +267,12 @@ impl Pins {
                 approved.get(&*item.key) == Some(&digest)
             }
         };
+        let keep = self.select_texts(state, upstream, (at, &items), &listed, approved.as_ref());
         let served = items.into_iter().filter(may_be_served).collect();
         let lists = state.upstreams.entry(upstream.clone()).or_default();
         lists.kinds[at] = Some(KindList { listed, items: stored, first, logged });
+        drop(guard);
+        self.store_texts(upstream, keep);
         served
     }
 
@@ -244,9 +288,11 @@ impl Pins {
             return text;
         }
         let digest = text.as_deref().map(Digest::of_text);
-        let state = &mut *self.lock();
+        let mut guard = self.lock();
+        let state = &mut *guard;
         let before = {
             let lists = state.upstreams.entry(upstream.clone()).or_default();
+            lists.instructions_text = text.clone().filter(|_| mode == Mode::Review);
             lists.instructions.replace(digest)
         };
         if mode == Mode::Enforce && !state.lock.upstreams.contains_key(upstream.as_str()) {
@@ -258,6 +304,9 @@ impl Pins {
             None if mode <= Mode::Alert => before.or(Some(digest)),
             None => None,
         };
+        let keep = self.select_instructions(state, upstream, text.as_ref(), approved);
+        drop(guard);
+        self.store_texts(upstream, keep);
         if approved == Some(digest) || text.is_none() {
             return text;
         }
@@ -327,7 +376,8 @@ impl Pins {
         };
         // One lock guard for all, so that no list changes between the returned differences and the
         // approval.
-        let state = &mut *self.lock();
+        let mut guard = self.lock();
+        let state = &mut *guard;
         if let Some(path) = &self.file {
             self.merge_file(state, path)?;
         }
@@ -360,73 +410,15 @@ impl Pins {
         }
         state.lock = lock;
         self.shared.approved.send_modify(|tick| *tick += 1);
+        let keep = self.select_approved(state, upstream);
+        drop(guard);
+        keep.into_iter().for_each(|keep| self.store_texts(upstream, keep));
         Ok(differences)
     }
 
     /// Returns the approvals.
     pub fn approved(&self) -> PinFile {
         self.lock().lock.clone()
-    }
-
-    /// Reads the lock file again whenever it has changed, until `stop`. A file that did not exist
-    /// at the start is ignored if no upstream is in mode `enforce` or `locked`.
-    pub async fn follow(&self, stop: &CancellationToken) {
-        let enforces = self.modes.values().any(|mode| *mode >= Mode::Enforce);
-        if self.file.is_none() || !(enforces || self.lock().stamp.is_some()) {
-            return;
-        }
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(RELOAD_INTERVAL) => self.reload(),
-            }
-        }
-    }
-
-    /// Reads the lock file, if it has changed.
-    pub fn reload(&self) {
-        let Some(path) = &self.file else { return };
-        let now = stamp(path);
-        let is_as_it_was = {
-            let state = self.lock();
-            // A missing or unreadable file may become readable again without another identity.
-            now.is_some() && now == state.stamp && !state.may_recover
-        };
-        if is_as_it_was {
-            return;
-        }
-        // The file is read without the mutex, which every list needs.
-        let bytes = now.map_or(0, |(_, bytes, _)| usize::try_from(bytes).unwrap_or(usize::MAX));
-        let loaded = cpu_bound::run_on_bytes(bytes, || PinFile::load(path));
-        let state = &mut *self.lock();
-        if stamp(path) != now {
-            // The file has been written meanwhile; the next check reads it.
-            return;
-        }
-        let why = match loaded {
-            // A missing file does not mean that first lists are approved again.
-            Ok(None) if state.stamp.is_none() => return,
-            Ok(None) => {
-                state.may_recover = true;
-                "it is missing; earlier approvals stay valid".to_owned()
-            }
-            Ok(Some(lock)) => {
-                (state.stamp, state.last_problem, state.may_recover) = (now, None, false);
-                if lock != state.lock {
-                    state.lock = lock;
-                    self.shared.approved.send_modify(|tick| *tick += 1);
-                }
-                return;
-            }
-            Err(error) => {
-                (state.stamp, state.may_recover) = (now, matches!(error, BadLock::Io(_)));
-                format!("{error}; nothing new is approved")
-            }
-        };
-        if state.last_problem.as_ref() != Some(&why) {
-            tracing::error!(path = %path.display(), why, "lock file cannot be used");
-            state.last_problem = Some(why);
-        }
     }
 
     /// Changes the approvals of an upstream, in the file first; returns whether that succeeded.
@@ -453,6 +445,7 @@ impl Pins {
             );
             return false;
         }
+        self.observer.notify("first list", &state.lock, &lock);
         state.stamp = stamp(path);
         state.lock = lock;
         true
@@ -462,6 +455,7 @@ impl Pins {
     /// nothing.
     fn merge_file(&self, state: &mut State, path: &Path) -> Result<(), BadLock> {
         if let Some(lock) = PinFile::load(path)?.filter(|lock| *lock != state.lock) {
+            self.observer.notify("file", &state.lock, &lock);
             state.lock = lock;
             self.shared.approved.send_modify(|tick| *tick += 1);
         }
@@ -477,5 +471,6 @@ impl Pins {
     }
 }
 
-/// Interval at which the lock file is checked.
-const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
+/// Shortest secret that is searched for in texts: a shorter value is a setting like `true`, and may
+/// be a part of any text.
+const MIN_SECRET_BYTES: usize = 8;

@@ -16,7 +16,9 @@ pub use crate::audit::AuditStatus;
 use crate::catalog::{ExportProblems, RoleView};
 pub use crate::fleet::FleetStatus;
 use crate::gateway::GatewayMetrics;
+use crate::invisible_chars::make_visible;
 use crate::mcp::kind::Kind;
+use crate::mcp::name::UpstreamName;
 use crate::metrics::{BUCKETS, Histogram};
 use crate::timestamp;
 use crate::upstream::Upstream as LiveUpstream;
@@ -192,8 +194,7 @@ impl Status {
                 upstream.add_excluded(*kind, problems);
             }
             let withheld = withheld.iter().filter(|(name, ..)| name == live.name());
-            upstream
-                .add_withheld(withheld.map(|(_, kind, own)| format!("{kind} {own:?} {HELD_BACK}")));
+            upstream.add_withheld(live.name(), withheld.map(|(_, kind, own)| (*kind, &**own)));
             let UpstreamStatus { missing, hidden, cut, .. } = &mut upstream;
             missing.retain(|list| !*hidden && !cut.contains_key(list));
             upstream
@@ -288,16 +289,14 @@ impl UpstreamStatus {
     }
 
     /// Adds the items withheld until their approval.
-    fn add_withheld(&mut self, items: impl Iterator<Item = String>) {
-        let mut more = 0;
-        for (number, item) in items.enumerate() {
-            self.left_out_items += 1;
-            match number < ExportProblems::MAX {
-                true => self.left_out.push(item),
-                false => more += 1,
-            }
-        }
-        self.left_out.extend((more > 0).then(|| format!("and {more} more {HELD_BACK}")));
+    fn add_withheld<'a>(
+        &mut self,
+        name: &UpstreamName,
+        items: impl Iterator<Item = (Option<Kind>, &'a str)>,
+    ) {
+        let (count, lines) = held_back_lines(name, items);
+        self.left_out_items += count;
+        self.left_out.extend(lines);
     }
 
     /// Returns the reasons for which clients do not see all items, in the wording that all commands
@@ -329,8 +328,47 @@ impl UpstreamStatus {
     }
 }
 
-/// Text for an item that is not approved.
-pub const HELD_BACK: &str = "is held back until it is approved (`weir pins approve`)";
+/// Returns the text for an item that is not approved, with the commands to run.
+pub fn held_back(upstream: &UpstreamName, own: Option<&str>) -> String {
+    let target =
+        own.map_or_else(|| upstream.to_string(), |own| format!("{upstream}/{}", make_visible(own)));
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/_.-:+,@%".contains(c);
+    // Other characters need quotes in a shell.
+    let target = match target.chars().all(is_plain) {
+        true => target,
+        false => format!("'{}'", target.replace('\'', "'\\''")),
+    };
+    format!(
+        "is held back until it is approved: `weir pins diff {target}` shows it, \
+         `weir pins approve {target}` approves it"
+    )
+}
+
+/// Returns the number of items of an upstream that are not approved, and a text for each of the
+/// first of them, with the commands to run.
+pub fn held_back_lines<'a>(
+    upstream: &UpstreamName,
+    items: impl Iterator<Item = (Option<Kind>, &'a str)>,
+) -> (usize, Vec<String>) {
+    let mut lines = Vec::new();
+    let mut count = 0;
+    for (kind, own) in items {
+        count += 1;
+        match kind {
+            _ if count > ExportProblems::MAX => {}
+            Some(kind) => {
+                lines.push(format!("{kind} {own:?} {}", held_back(upstream, Some(own))));
+            }
+            None => lines.push(format!("the instructions {}", held_back(upstream, None))),
+        }
+    }
+    if count > ExportProblems::MAX {
+        let more = count - ExportProblems::MAX;
+        lines.push(format!("and {more} more: {}", held_back(upstream, None)));
+    }
+    (count, lines)
+}
+
 /// Text for an upstream that is hidden from lists.
 pub const HIDDEN: &str = "hidden: away for longer than `on_down_grace`, and `on_down = \"hide\"`";
 /// Text for lists that were not read since the start.

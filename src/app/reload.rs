@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
@@ -18,11 +19,17 @@ use tracing::{error, info, warn};
 
 use super::changes::{self, Changes};
 use super::{Components, settings};
+use crate::audit::{FileHash, PolicyChange, PolicyEvent};
 use crate::config::{Config, ConfigReport, Severity, Warning};
+use crate::sha256::sha256;
+use crate::upstream::Upstream;
 
 /// Function that reads the configuration, and stops when the token fires.
 pub(super) type ConfigLoader =
     dyn Fn(&CancellationToken) -> Result<Config, ConfigReport> + Send + Sync;
+
+/// Function that lists the files of the configuration with their hashes.
+pub(super) type FileHasher = dyn Fn() -> Vec<FileHash> + Send + Sync;
 
 /// Callback for the outcome of each reload, with the configuration that is active then.
 pub(super) type ReloadObserver = dyn Fn(&ReloadOutcome, &Config) + Send + Sync;
@@ -30,7 +37,31 @@ pub(super) type ReloadObserver = dyn Fn(&ReloadOutcome, &Config) + Send + Sync;
 /// Handle that requests reloads. Cheap to clone.
 #[derive(Clone)]
 pub struct Reloader {
-    requests: mpsc::Sender<oneshot::Sender<ReloadOutcome>>,
+    requests: mpsc::Sender<ReloadRequest>,
+}
+
+/// Request for a reload, and the sender for its outcome.
+type ReloadRequest = (ReloadTrigger, oneshot::Sender<ReloadOutcome>);
+
+/// Origin of a request for a reload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReloadTrigger {
+    /// A file has changed.
+    File,
+    /// A signal.
+    Signal,
+    /// A command of an operator, through the admin listener.
+    Command,
+}
+
+impl ReloadTrigger {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Signal => "signal",
+            Self::Command => "command",
+        }
+    }
 }
 
 /// Outcome of a reload.
@@ -54,14 +85,19 @@ pub enum ReloadOutcome {
 }
 
 impl Reloader {
+    /// Reloads the configuration for an operator, and returns the outcome.
+    pub async fn reload(&self) -> ReloadOutcome {
+        self.reload_because_of(ReloadTrigger::Command).await
+    }
+
     /// Reloads the configuration, and returns the outcome. Requests during a reload share the next
     /// one.
-    pub async fn reload(&self) -> ReloadOutcome {
+    pub async fn reload_because_of(&self, trigger: ReloadTrigger) -> ReloadOutcome {
         let stopping = || ReloadOutcome::Failed("Weir is stopping".to_owned());
         let (sender, outcome) = oneshot::channel();
         // A full queue makes this wait. If the task has ended, `send` returns the unsent value with
         // its sender, so awaiting the outcome would never end.
-        if self.requests.send(sender).await.is_err() {
+        if self.requests.send((trigger, sender)).await.is_err() {
             return stopping();
         }
         outcome.await.unwrap_or_else(|_| stopping())
@@ -72,29 +108,42 @@ impl Reloader {
 pub(super) struct ReloadTask {
     components: Arc<Components>,
     read: Arc<ConfigLoader>,
+    hash_files: Arc<FileHasher>,
     observer: Box<ReloadObserver>,
-    requests: mpsc::Receiver<oneshot::Sender<ReloadOutcome>>,
+    requests: mpsc::Receiver<ReloadRequest>,
+    /// Files of the active configuration.
+    active: Vec<FileHash>,
+    /// Recorded refusals since the last configuration that was taken up; at most
+    /// [`MAX_KNOWN_REFUSALS`].
+    refused: Vec<[u8; 32]>,
 }
 
 impl ReloadTask {
     pub(super) fn new(
         components: Arc<Components>,
         read: Arc<ConfigLoader>,
+        (active, hash_files): (Vec<FileHash>, Arc<FileHasher>),
         observer: Box<ReloadObserver>,
     ) -> (Reloader, Self) {
         let (sender, requests) = mpsc::channel(MAX_WAITING_REQUESTS);
-        (Reloader { requests: sender }, Self { components, read, observer, requests })
+        let refused = Vec::new();
+        let task = Self { components, read, hash_files, observer, requests, active, refused };
+        (Reloader { requests: sender }, task)
     }
 
     /// Reloads on request. Ends when `stop` fires, or when the last [`Reloader`] is dropped.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         while let Some(Some(first)) = stop.run_until_cancelled(self.requests.recv()).await {
-            let mut waiting = vec![first];
-            while let Ok(another) = self.requests.try_recv() {
+            let (mut triggers, mut waiting) = (vec![first.0], vec![first.1]);
+            while let Ok((trigger, another)) = self.requests.try_recv() {
+                triggers.push(trigger);
                 waiting.push(another);
             }
-            let Some(outcome) = stop.run_until_cancelled(self.reload(&stop)).await else { return };
+            let by = triggers[0].as_str();
+            let reloading = self.reload(by, &stop);
+            let Some((outcome, files)) = stop.run_until_cancelled(reloading).await else { return };
             log_outcome(&outcome);
+            self.record(&outcome, files, by);
             (self.observer)(&outcome, &self.components.config());
             for sender in waiting {
                 // The requester may have been cancelled.
@@ -103,23 +152,83 @@ impl ReloadTask {
         }
     }
 
-    async fn reload(&self, stop: &CancellationToken) -> ReloadOutcome {
+    /// Reloads; returns the outcome, and the files as they were before they were read.
+    async fn reload(
+        &self,
+        by: &'static str,
+        stop: &CancellationToken,
+    ) -> (ReloadOutcome, Vec<FileHash>) {
         let (components, read, stop) =
             (Arc::clone(&self.components), Arc::clone(&self.read), stop.clone());
-        let work = move || match read(&stop) {
-            Ok(config) => apply(&components, config),
-            Err(report) => ReloadOutcome::Refused(report),
+        let hash_files = Arc::clone(&self.hash_files);
+        let work = move || {
+            let files = hash_files();
+            let outcome = match read(&stop) {
+                Ok(config) => apply(&components, config, (&files, by)),
+                Err(report) => ReloadOutcome::Refused(report),
+            };
+            (outcome, files)
         };
         spawn_blocking(work).await.unwrap_or_else(|bug| {
-            ReloadOutcome::Failed(format!(
-                "reading the configuration panicked, which is a bug in Weir: {bug}"
-            ))
+            let text = format!("reading the configuration panicked, which is a bug in Weir: {bug}");
+            (ReloadOutcome::Failed(text), Vec::new())
         })
+    }
+
+    /// Records what was not recorded before it took effect: refusals, each content of the files
+    /// once, and files that have changed without another meaning.
+    fn record(&mut self, outcome: &ReloadOutcome, files: Vec<FileHash>, by: &'static str) {
+        let refusal = match outcome {
+            ReloadOutcome::Applied { .. } => {
+                (self.active, self.refused) = (files, Vec::new());
+                return;
+            }
+            ReloadOutcome::Unchanged if files == self.active => return,
+            ReloadOutcome::Unchanged => {
+                (self.active, self.refused) = (files.clone(), Vec::new());
+                None
+            }
+            ReloadOutcome::Refused(report) => Some(describe_refusal(report)),
+            ReloadOutcome::Failed(why) => Some(why.clone()),
+        };
+        if let Some(why) = &refusal {
+            let content = sha256(format!("{files:?} {why}"));
+            if self.refused.contains(&content) {
+                return;
+            }
+            if self.refused.len() == MAX_KNOWN_REFUSALS {
+                self.refused.remove(0);
+            }
+            self.refused.push(content);
+        }
+        let kind = PolicyChange::Config { files, after_restart: Vec::new() };
+        self.components
+            .starter
+            .audit
+            .record_policy(PolicyEvent { refusal, ..PolicyEvent::new(kind, by) });
+    }
+}
+
+/// Describes the first error of a report, and counts the others.
+fn describe_refusal(report: &ConfigReport) -> String {
+    let mut errors = report.problems().iter().filter(|it| it.severity == Severity::Error);
+    let Some(first) = errors.next() else { return String::new() };
+    let (at, separator) = (first.location(), if first.key.is_empty() { "" } else { ": " });
+    let text = format!("{at}: {}{separator}{}", first.key, first.what);
+    match errors.count() {
+        0 => text,
+        more => format!("{text}; and {more} more"),
     }
 }
 
 /// Replaces the active configuration by a checked one, which stays untouched until the last moment.
-fn apply(components: &Components, next: Config) -> ReloadOutcome {
+/// The change is recorded before it takes effect, and does not if it cannot be recorded where the
+/// audit log is mandatory.
+fn apply(
+    components: &Components,
+    next: Config,
+    (files, by): (&[FileHash], &'static str),
+) -> ReloadOutcome {
     let before = components.config();
     let (next, after_restart) =
         match changes::applicable(&before, next, components.starter.single_client.is_some()) {
@@ -129,25 +238,39 @@ fn apply(components: &Components, next: Config) -> ReloadOutcome {
     let running = components.gateway.upstreams();
     let mut changes = Changes::between(&before, &next);
     let budget = components.server_state.now().budget().clone();
-    let upstreams = next.upstreams.iter().map(|upstream| {
-        let settings = components.starter.settings(&next, upstream);
-        let was = running.iter().find(|was| *was.name() == settings.name);
-        match was {
-            Some(was) if *was.settings() == settings => was.clone(),
-            was => {
+    let plan: Vec<_> = next
+        .upstreams
+        .iter()
+        .map(|upstream| {
+            let settings = components.starter.settings(&next, upstream);
+            let was = running.iter().find(|was| *was.name() == settings.name);
+            let is_kept = was.is_some_and(|was| *was.settings() == settings);
+            if !is_kept {
                 changes.opened(upstream.name(), was.is_some());
-                components.starter.start(&next, upstream, settings, was, &budget)
             }
-        }
-    });
-    let upstreams = upstreams.collect();
+            (upstream, settings, was, is_kept)
+        })
+        .collect();
     let changes = changes.lines();
     if changes.is_empty() && after_restart.is_empty() {
         return ReloadOutcome::Unchanged;
     }
+    let kind = PolicyChange::Config { files: files.to_vec(), after_restart: after_restart.clone() };
+    let event = PolicyEvent { changes: changes.clone(), ..PolicyEvent::new(kind, by) };
+    if Handle::current().block_on(components.starter.audit.record_policy_first(event)).is_err() {
+        let why = "the change cannot be recorded in the audit log, which is mandatory \
+                   (`on_error = \"refuse\"` under [audit])";
+        return ReloadOutcome::Failed(why.to_owned());
+    }
+    let start = |(upstream, settings, was, is_kept): (_, _, Option<&Upstream>, bool)| match was {
+        Some(was) if is_kept => was.clone(),
+        was => components.starter.start(&next, upstream, settings, was, &budget),
+    };
+    let upstreams = plan.into_iter().map(start).collect();
     let parts = components.gateway.rules(|policy, catalog, inspectors| {
         let catalog = catalog.with_settings(settings::catalog(&next));
-        settings::snapshot_parts(&next, upstreams, catalog, (policy, inspectors))
+        let audit = components.starter.audit.clone();
+        settings::snapshot_parts(&next, upstreams, catalog, (policy, inspectors), audit)
     });
     let generation = components.gateway.prepare(parts);
     let downstream = settings::downstream(&next);
@@ -197,5 +320,7 @@ fn log_outcome(outcome: &ReloadOutcome) {
 
 /// Queued requests for the next reload; further ones wait before they are queued.
 const MAX_WAITING_REQUESTS: usize = 64;
+/// Refused contents that are remembered: an editor may save many attempts.
+const MAX_KNOWN_REFUSALS: usize = 64;
 /// Most configuration errors that are logged; `weir check` shows all.
 const MAX_LOGGED_ERRORS: usize = 20;

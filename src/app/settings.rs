@@ -4,10 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Uri;
 
+use crate::audit::{Audit, PolicyChange, PolicyEvent};
 use crate::catalog::Catalog;
 use crate::downstream::http::ProtectedResource;
 use crate::gateway::{Inspectors, SnapshotParts};
@@ -184,11 +186,21 @@ pub(super) fn snapshot_parts(
     upstreams: Vec<Upstream>,
     catalog: Catalog,
     (policy, inspectors): (&Policy, &Inspectors),
+    audit: Audit,
 ) -> SnapshotParts {
     let names =
         || config.upstreams.iter().map(|upstream| (upstream.settings.name.clone(), upstream));
     let modes = names().map(|(name, upstream)| (name, upstream.pinning)).collect();
-    let pins = pins::Settings { modes, file: Some(config.lock_file.clone()) };
+    let pins = pins::Settings {
+        modes,
+        file: Some(config.lock_file.clone()),
+        texts: config.state.dir.as_ref().map(|dir| dir.join("approved")),
+        secrets: names().map(|(name, upstream)| (name, secrets(upstream))).collect(),
+        observer: pins::ApprovalObserver(Some(Arc::new(move |upstream, by, changes| {
+            let kind = PolicyChange::Pins { upstream: upstream.to_owned() };
+            audit.record_policy(PolicyEvent { changes, ..PolicyEvent::new(kind, by) });
+        }))),
+    };
     let guard = names().map(|(name, upstream)| (name, upstream.guard.clone()));
     SnapshotParts {
         policy: policy.with_settings(policy_settings(config)),
@@ -198,6 +210,25 @@ pub(super) fn snapshot_parts(
             pins: inspectors.pins.with_settings(pins),
         },
         upstreams,
+    }
+}
+
+/// Returns the secrets of the configuration that an upstream's server knows.
+fn secrets(upstream: &config::UpstreamConfig) -> Vec<Secret> {
+    match &upstream.settings.source {
+        UpstreamSource::Process(command) => {
+            command.env.iter().map(|(_, value)| value.clone()).collect()
+        }
+        UpstreamSource::Http { url, headers, account, .. } => {
+            let query = url.query().unwrap_or_default().split('&');
+            let query = query.filter_map(|pair| pair.split_once('=')).map(|(_, value)| value);
+            // Of a header like `Bearer …` the server knows the part behind the scheme.
+            let headers = headers.values().filter_map(|value| value.to_str().ok());
+            let parts = headers.flat_map(|value| value.split(' ').chain([value]));
+            let account = account.as_ref().and_then(|account| account.client_secret());
+            query.chain(parts).map(Secret::from).chain(account.cloned()).collect()
+        }
+        UpstreamSource::Library { .. } | UpstreamSource::OnOneReplica { .. } => Vec::new(),
     }
 }
 

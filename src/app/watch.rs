@@ -23,9 +23,11 @@ use tokio_util::sync::CancellationToken;
 
 use zeroize::Zeroizing;
 
-use super::{Components, Reloader};
+use super::{Components, ReloadTrigger, Reloader};
+use crate::audit::FileHash;
 use crate::config::{Config, MAX_FILE_BYTES, Options, Sources};
 use crate::folder_watch::{FileWakeups, FolderWatch, SETTLE_TIME};
+use crate::hex::hex;
 use crate::regular_file;
 use crate::sha256::sha256;
 
@@ -34,6 +36,8 @@ pub struct ConfigFiles {
     path: PathBuf,
     options: Options,
     last: Fingerprint,
+    /// Files with their hashes at the time of the snapshot.
+    hashes: Vec<FileHash>,
 }
 
 /// Paths and content hash of the files.
@@ -50,9 +54,15 @@ impl ConfigFiles {
         let is_pipe = path.metadata().is_ok_and(|about| !about.is_file());
         let look = || {
             let last = fingerprint(path, options, &Sources::default());
-            Self { path: path.to_owned(), options: options.clone(), last }
+            let hashes = hash_files(path, options);
+            Self { path: path.to_owned(), options: options.clone(), last, hashes }
         };
         (!is_pipe).then(look)
+    }
+
+    /// Returns the files with their hashes at the time of the snapshot.
+    pub fn hashes(&self) -> Vec<FileHash> {
+        self.hashes.clone()
     }
 
     /// Reloads the configuration whenever the files have changed, if the configuration enables it,
@@ -85,7 +95,7 @@ impl ConfigFiles {
                 self.last = now;
                 // Folders may have been created or replaced.
                 _kernel = watch_folders(&self.last.sources, &wakeups.notices);
-                reloader.reload().await;
+                reloader.reload_because_of(ReloadTrigger::File).await;
             }
         };
         let _: Option<()> = stop.run_until_cancelled(work).await;
@@ -96,6 +106,18 @@ impl ConfigFiles {
         let looked = spawn_blocking(move || fingerprint(&path, &options, &last.sources)).await;
         looked.unwrap_or_else(|_| self.last.clone())
     }
+}
+
+/// Returns the files of a configuration with their hashes; of a configuration with mistakes perhaps
+/// only the main file.
+pub fn hash_files(path: &Path, options: &Options) -> Vec<FileHash> {
+    let files = Config::sources(path, options).map(|sources| sources.files);
+    let files = files.unwrap_or_else(|_| vec![path.to_owned()]);
+    let hash = |file: &PathBuf| FileHash {
+        path: file.display().to_string(),
+        sha256: regular_file::read(file, MAX_FILE_BYTES).ok().map(|text| hex(&sha256(text))),
+    };
+    files.iter().map(hash).collect()
 }
 
 /// Hashes all files. If the main file is not valid TOML, the files of the last valid one are used.

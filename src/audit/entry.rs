@@ -15,8 +15,9 @@ use strum::IntoStaticStr;
 
 use super::TransportKind;
 use super::chain::Chain;
+use super::json_line::JsonLineWriter;
+use super::policy_event::{FileHash, PolicyEvent, write_files};
 use crate::hex::{hex, push_hex};
-use crate::invisible_chars::is_invisible;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 use crate::mcp::revision::Revision;
@@ -44,13 +45,17 @@ pub enum AuditEntry {
     Started {
         /// Bytes of an incomplete line before this entry.
         torn: usize,
+        /// Files of the configuration that was taken up.
+        files: Vec<FileHash>,
     },
-    /// The log was closed in an orderly way.
-    Stopped,
+    /// The log was closed in an orderly way, for this reason if it is known.
+    Stopped(Option<Arc<str>>),
     /// This number of entries could not be written.
     Lost(u64),
     /// This number of refusals of unauthenticated clients was not written.
     LeftOut(u64),
+    /// A change of policy.
+    Policy(PolicyEvent),
     /// Something about the sign-in to an upstream has succeeded, or failed for this reason.
     SignIn {
         /// Kind of the event.
@@ -244,12 +249,17 @@ impl AuditEntry {
         out.0.push('"');
         match self {
             Self::Request(request) => request.write(&mut out),
-            Self::Started { torn } => {
+            Self::Started { torn, files } => {
                 out.word("event", "started");
                 out.word("version", env!("CARGO_PKG_VERSION"));
                 out.number("torn", Some(*torn).filter(|torn| *torn > 0));
+                write_files(&mut out, files);
             }
-            Self::Stopped => out.word("event", "stopped"),
+            Self::Stopped(reason) => {
+                out.word("event", "stopped");
+                out.text("reason", reason.as_deref());
+            }
+            Self::Policy(event) => event.write(&mut out),
             Self::Lost(count) => {
                 out.word("event", "lost");
                 out.number("count", Some(*count));
@@ -333,84 +343,9 @@ impl RequestEntry {
     }
 }
 
-/// Writer of one line. An entry has about twenty members, and formatting them is the main cost.
-struct JsonLineWriter<'a>(&'a mut String);
-
-impl JsonLineWriter<'_> {
-    /// Writes a member whose text needs no escaping.
-    fn word(&mut self, member: &str, text: &str) {
-        self.begin(member);
-        self.0.push('"');
-        self.0.push_str(text);
-        self.0.push('"');
-    }
-
-    fn number(&mut self, member: &str, number: Option<impl itoa::Integer>) {
-        let Some(number) = number else { return };
-        self.begin(member);
-        self.0.push_str(itoa::Buffer::new().format(number));
-    }
-
-    fn text(&mut self, member: &str, text: Option<&str>) {
-        let Some(text) = text else { return };
-        self.begin(member);
-        quote(self.0, text, MAX_FIELD_BYTES);
-    }
-
-    fn begin(&mut self, member: &str) {
-        self.0.push_str(",\"");
-        self.0.push_str(member);
-        self.0.push_str("\":");
-    }
-}
-
-/// Returns a text quoted and bounded as in a member of an entry.
-pub fn quoted(text: &str) -> String {
-    let mut out = String::new();
-    quote(&mut out, text, MAX_FIELD_BYTES);
-    out
-}
-
-/// Appends a text as a JSON string, at most `limit` bytes of it.
-pub(super) fn quote(out: &mut String, text: &str, limit: usize) {
-    let end = if text.len() <= limit { text.len() } else { text.floor_char_boundary(limit) };
-    out.push('"');
-    // Most texts need no escaping and are copied at once.
-    let is_plain = |byte: u8| (b' '..0x7f).contains(&byte) & (byte != b'"') & (byte != b'\\');
-    // A fold has no early exit, so the compiler vectorizes it.
-    if text.as_bytes()[..end].iter().fold(true, |all, byte| all & is_plain(*byte)) {
-        out.push_str(&text[..end]);
-    } else {
-        text[..end].chars().for_each(|c| escape(out, c));
-    }
-    if end < text.len() {
-        let _ = write!(out, "… ({} bytes more)", text.len() - end);
-    }
-    out.push('"');
-}
-
-fn escape(out: &mut String, c: char) {
-    match c {
-        '"' => out.push_str("\\\""),
-        '\\' => out.push_str("\\\\"),
-        // Joiners, single marks of direction and the unassigned characters behind the tags are
-        // escaped here, too.
-        c if is_invisible(c)
-            || matches!(c, '\u{200c}'..='\u{200f}' | '\u{e0100}'..='\u{e0fff}') =>
-        {
-            for unit in c.encode_utf16(&mut [0; 2]) {
-                let _ = write!(out, "\\u{unit:04x}");
-            }
-        }
-        c => out.push(c),
-    }
-}
-
-/// Longest text of one member.
-pub(super) const MAX_FIELD_BYTES: usize = 1_024;
-
 #[cfg(test)]
 mod tests {
+    use super::super::json_line::{quote, quoted};
     use super::*;
     use crate::json::{self, Object};
     use proptest::prelude::*;
@@ -451,8 +386,8 @@ mod tests {
         let chain = Chain::new();
         let sign_in = |event| AuditEntry::SignIn { event, upstream: "hub".into(), failure: None };
         for (line, expected) in [
-            (AuditEntry::Started { torn: 7 }, "started"),
-            (AuditEntry::Stopped, "stopped"),
+            (AuditEntry::Started { torn: 7, files: Vec::new() }, "started"),
+            (AuditEntry::Stopped(Some("SIGTERM".into())), "stopped"),
             (AuditEntry::Lost(3), "lost"),
             (AuditEntry::LeftOut(4), "left_out"),
             (sign_in(SignInEvent::SignIn), "sign_in"),

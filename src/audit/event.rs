@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use memchr::memmem;
-use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use super::entry::{
@@ -20,7 +19,7 @@ use super::entry::{
     RequestDetails, RequestEntry, SessionMark,
 };
 use super::params::arguments;
-use super::writer::{QueuePermit, QueuedEntry};
+use super::writer::QueuePermit;
 use super::{MANDATORY_WAIT, OnError, Shared, TransportKind};
 use crate::json::Object;
 use crate::mcp::kind::Kind;
@@ -294,13 +293,7 @@ impl AuditEvent {
         if let Some(event) = self.mandatory()?
             && let Some(line) = event.line(Phase::Admitted)
         {
-            let (written, is_written) = oneshot::channel();
-            let entry = QueuedEntry { written: Some(written), ..QueuedEntry::new(line) };
-            let sent = async {
-                event.audit.queue.send(entry).await.map_err(|_| AuditUnavailable)?;
-                is_written.await.map_err(|_| AuditUnavailable)
-            };
-            timeout(MANDATORY_WAIT, sent).await.unwrap_or(Err(AuditUnavailable))?;
+            event.audit.write(line).await?;
         }
         self.open(|open| {
             if open.progress == RequestProgress::Received {

@@ -27,6 +27,21 @@ pub struct CannotOpen {
     pub cause: io::Error,
 }
 
+/// Gives a new file to the owner of its folder: what a command of root has made must not keep a
+/// service from writing.
+fn give_to_owner_of_folder(file: &File, path: &Path) {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let owner = folder.unwrap_or(Path::new(".")).metadata();
+    let own = file.metadata();
+    if let (Ok(owner), Ok(own)) = (owner, own)
+        && own.uid() == 0
+        && owner.uid() != 0
+    {
+        // Without this the file stays root's, as before.
+        let _ = std::os::unix::fs::fchown(file, Some(owner.uid()), Some(owner.gid()));
+    }
+}
+
 /// Log file that no other process writes.
 #[derive(Debug)]
 pub(super) struct LogFile {
@@ -79,8 +94,12 @@ impl LogFile {
         }
         for number in 1..=MAX_PROCESSES {
             let path = process_path(base, number);
-            if let Some(log) = Self::lock(&path).map_err(cannot(&path))? {
-                return log.resume().map_err(cannot(&path));
+            match Self::lock(&path) {
+                Ok(Some(log)) => return log.resume().map_err(cannot(&path)),
+                Ok(None) => {}
+                // A command of another user has made it.
+                Err(error) if number > 1 && error.kind() == io::ErrorKind::PermissionDenied => {}
+                Err(error) => return Err(cannot(&path)(error)),
             }
         }
         let cause = io::Error::other("too many processes write audit logs in this folder");
@@ -99,6 +118,9 @@ impl LogFile {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(None),
                 Err(TryLockError::Error(error)) => return Err(error),
+            }
+            if about.len() == 0 {
+                give_to_owner_of_folder(&file, path);
             }
             let log = Self::new(file, path, Some(about.len()));
             // Its last owner may have rotated it in between.

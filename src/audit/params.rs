@@ -3,7 +3,7 @@
 //! Invariant: the recorded text is bounded, however much a client sends.
 
 use super::Arguments;
-use super::entry::{MAX_FIELD_BYTES, quote};
+use super::json_line::{MAX_FIELD_BYTES, quote};
 use crate::hex::hex;
 use crate::json::Object;
 use crate::sha256::sha256;

@@ -261,7 +261,11 @@ mod tests {
     #[test]
     fn a_torn_line_is_told_if_the_chain_goes_on_behind_it() {
         let mut chain = Chain::new();
-        let first = AuditEntry::Started { torn: 0 }.write(&chain, SystemTime::UNIX_EPOCH, true);
+        let first = AuditEntry::Started { torn: 0, files: Vec::new() }.write(
+            &chain,
+            SystemTime::UNIX_EPOCH,
+            true,
+        );
         chain.push(&first);
         let torn = first[..40].to_vec();
         let mut reader = LogReader::default();
@@ -270,7 +274,11 @@ mod tests {
         assert_eq!(reader.end().map(|report| (report.lines, report.torn)), Ok((1, 1)));
 
         chain.push_unnumbered(&torn);
-        let second = AuditEntry::Started { torn: 40 }.write(&chain, SystemTime::UNIX_EPOCH, true);
+        let second = AuditEntry::Started { torn: 40, files: Vec::new() }.write(
+            &chain,
+            SystemTime::UNIX_EPOCH,
+            true,
+        );
         let report = read(&[first.clone(), torn.clone(), second.clone()]).expect("good");
         assert_eq!((report.lines, report.torn, report.last), (2, 1, 2));
         // Here the line before was not torn.
@@ -289,7 +297,7 @@ mod tests {
             chain = Chain::new();
             let write = |word: char| {
                 let line = match word.to_ascii_lowercase() {
-                    's' => AuditEntry::Started { torn: 0 },
+                    's' => AuditEntry::Started { torn: 0, files: Vec::new() },
                     _ => AuditEntry::Lost(1),
                 };
                 let text = line.write(&chain, at, word.is_ascii_uppercase());
@@ -313,7 +321,8 @@ mod tests {
     #[test]
     fn a_log_without_hashes_is_held_by_its_numbers() {
         let at = SystemTime::UNIX_EPOCH;
-        let line = |next| AuditEntry::Stopped.write(&Chain { next, ..Chain::new() }, at, false);
+        let line =
+            |next| AuditEntry::Stopped(None).write(&Chain { next, ..Chain::new() }, at, false);
         let report = read(&[line(3), line(4)]).expect("good");
         assert_eq!((report.first, report.last, report.unchained), (3, 4, 2));
         assert!(read(&[line(3), line(5)]).is_err());

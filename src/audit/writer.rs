@@ -23,6 +23,7 @@ use tracing::{error, info, warn};
 use super::chain::Chain;
 use super::entry::AuditEntry;
 use super::file::{CannotOpen, LogFile, OpenedLog, WriteError};
+use super::policy_event::{FileHash, PolicyEvent};
 use super::{AuditCounts, AuditTarget, OnError, QUEUE, Settings};
 
 /// Entry in the queue.
@@ -54,6 +55,8 @@ pub struct Writer {
     /// True if lines may wait for others.
     may_delay: bool,
     next_tick: Instant,
+    /// True once the final entry was written, or could not be.
+    has_ended: bool,
 }
 
 enum Event {
@@ -69,17 +72,38 @@ impl Writer {
         counts: Arc<AuditCounts>,
     ) -> Result<Self, CannotOpen> {
         let (file, torn) = ChainedFile::open(settings)?;
-        let pending = VecDeque::from([QueuedEntry::new(AuditEntry::Started { torn })]);
+        let started = AuditEntry::Started { torn, files: Vec::new() };
+        let pending = VecDeque::from([QueuedEntry::new(started)]);
         let next_tick = Instant::now() + COUNT_INTERVAL;
         let (file, may_delay) = (Some(file), settings.on_error == OnError::Continue);
-        Ok(Self { entries, counts, pending, file, is_failing: false, may_delay, next_tick })
+        Ok(Self {
+            entries,
+            counts,
+            pending,
+            file,
+            is_failing: false,
+            may_delay,
+            next_tick,
+            has_ended: false,
+        })
+    }
+
+    /// Adds the files of the configuration to the first line.
+    pub fn set_files(&mut self, of_config: Vec<FileHash>) {
+        if let Some(QueuedEntry { line: AuditEntry::Started { files, .. }, .. }) =
+            self.pending.front_mut()
+        {
+            *files = of_config;
+        }
     }
 
     /// Writes the first line, so that an error is reported at the start of the program.
     pub fn write_first(&mut self) -> Result<(), CannotOpen> {
         let Some(file) = &mut self.file else { return Ok(()) };
-        file.write(&mut self.pending)
-            .map_err(|cause| CannotOpen { path: file.log.path.clone(), cause })
+        file.write(&mut self.pending).map_err(|cause| {
+            self.has_ended = true;
+            CannotOpen { path: file.log.path.clone(), cause }
+        })
     }
 
     /// Returns the path of the log.
@@ -120,8 +144,16 @@ impl Writer {
             warn!("requests still open at shutdown are missing in the audit log");
         }
         self.count();
-        self.pending.push_back(QueuedEntry::new(AuditEntry::Stopped));
+        self.pending.push_back(self.stopped(None));
+        self.has_ended = true;
         self.write().await;
+    }
+
+    /// Writes an entry of a process that has no task for it.
+    pub fn write_now(&mut self, event: PolicyEvent) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        self.pending.push_back(QueuedEntry::new(AuditEntry::Policy(event)));
+        file.write(&mut self.pending)
     }
 
     /// Waits for more lines, unless there are many already.
@@ -206,6 +238,27 @@ impl Writer {
                 self.pending.retain(|entry| entry.written.is_none());
                 self.next_tick = Instant::now() + RETRY_INTERVAL;
             }
+        }
+    }
+
+    /// Creates the final entry.
+    fn stopped(&self, reason: Option<Arc<str>>) -> QueuedEntry {
+        let reason = self.counts.stop_reason.get().cloned().or(reason);
+        QueuedEntry::new(AuditEntry::Stopped(reason))
+    }
+}
+
+/// A writer that was not run to its end writes the final entry itself.
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        // The reason is an error then, which a line of the log tells.
+        self.pending.push_back(self.stopped(Some("error".into())));
+        if let Some(file) = &mut self.file {
+            // There is no other place for the error.
+            let _ = file.write(&mut self.pending);
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::cli::instance::status::connect;
 use crate::cli::loading::{ConfigArgs, ReportArgs, options};
 use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::reference::help;
-use crate::json::Object;
+use crate::json::{self, Object};
 use crate::regular_file;
 
 /// Subcommands of `weir audit`.
@@ -183,43 +183,73 @@ async fn tail(args: TailArgs) -> Result<(), Failure> {
         let text = if args.json { line.to_owned() } else { format_entry(line) };
         output::print(|out| writeln!(out, "{text}"))
     };
-    if !path.exists() && !args.follow {
+    if log_files(&path).is_empty() && !path.exists() && !args.follow {
         return Err(Failure::Usage(format!("there is no audit log at {}", path.display())));
     }
-    let mut reader = LogTail { path: &path, file: None, rest: String::new() };
-    let mut last = VecDeque::new();
-    reader.read(|line| {
-        if shows(line) {
-            last.push_back(line.to_owned());
-            if last.len() > args.lines {
-                last.pop_front();
+    let mut readers: Vec<LogTail> = Vec::new();
+    open_new_logs(&path, &mut readers);
+    let mut all = Vec::new();
+    for reader in &mut readers {
+        let mut last = VecDeque::new();
+        reader.read(|line| {
+            if shows(line) {
+                last.push_back(line.to_owned());
+                if last.len() > args.lines {
+                    last.pop_front();
+                }
             }
-        }
-        Ok(())
-    })?;
-    last.iter().try_for_each(|line| print(line))?;
+            Ok(())
+        })?;
+        all.extend(last);
+    }
+    if readers.len() > 1 {
+        all.sort_by_cached_key(|line| {
+            let object = Object::parse(line.clone()).unwrap_or_default();
+            object.get_string("time").map(|time| time.into_owned())
+        });
+    }
+    let first = all.len().saturating_sub(args.lines);
+    all[first..].iter().try_for_each(|line| print(line))?;
     if !args.follow {
         return Ok(());
     }
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        reader.read(|line| if shows(line) { print(line) } else { Ok(()) })?;
+        open_new_logs(&path, &mut readers);
+        for reader in &mut readers {
+            reader.read(|line| if shows(line) { print(line) } else { Ok(()) })?;
+        }
+    }
+}
+
+/// Adds readers of the logs that other processes have begun: each process has one of its own.
+fn open_new_logs(path: &Path, readers: &mut Vec<LogTail>) {
+    let newest = log_files(path).into_iter().filter_map(|files| files.last().cloned());
+    let current = newest.map(|file| {
+        let is_rotated =
+            file.extension().is_some_and(|it| it.as_encoded_bytes().iter().all(u8::is_ascii_digit));
+        if is_rotated { file.with_extension("") } else { file }
+    });
+    for path in std::iter::once(path.to_owned()).chain(current) {
+        if !readers.iter().any(|reader| reader.path == path) {
+            readers.push(LogTail { path, file: None, rest: String::new() });
+        }
     }
 }
 
 /// Reader of a log file that grows and is rotated.
-struct LogTail<'a> {
-    path: &'a Path,
+struct LogTail {
+    path: PathBuf,
     file: Option<(u64, BufReader<File>)>,
     /// Text after the last line break.
     rest: String,
 }
 
-impl LogTail<'_> {
+impl LogTail {
     /// Passes each new complete line to `take`.
     fn read(&mut self, mut take: impl FnMut(&str) -> Result<(), Failure>) -> Result<(), Failure> {
         loop {
-            let there = std::fs::metadata(self.path).ok().map(|about| about.ino());
+            let there = std::fs::metadata(&self.path).ok().map(|about| about.ino());
             if let Some((_, file)) = &mut self.file {
                 while file.read_line(&mut self.rest).is_ok_and(|read| read > 0) {
                     if self.rest.ends_with('\n') {
@@ -233,7 +263,7 @@ impl LogTail<'_> {
                 return Ok(());
             };
             // The file was rotated, and a new one has this path.
-            let file = regular_file::open(self.path).map_err(|error| {
+            let file = regular_file::open(&self.path).map_err(|error| {
                 Failure::Usage(format!("{} cannot be read: {error}", self.path.display()))
             })?;
             self.rest.clear();
@@ -259,9 +289,25 @@ fn format_entry(line: &str) -> String {
             words.extend([text("outcome"), text("reason")].into_iter().flatten());
             return words.join("  ");
         }
+        Some(event @ ("config" | "keys" | "pins" | "upgrade")) => {
+            let subject = text("client").or_else(|| text("upstream"));
+            let subject = [text("action"), subject].into_iter().flatten();
+            let subject = std::iter::once(event.to_owned()).chain(subject);
+            words.push(subject.collect::<Vec<_>>().join(" "));
+            let by = text("by").map(|by| format!("by {by}"));
+            words.extend([by, text("outcome"), text("reason")].into_iter().flatten());
+            let list = |member| object.get_elements(member).unwrap_or_default();
+            let changes = list("changes").chain(list("after_restart"));
+            let changes = changes.filter_map(|change| {
+                let change = String::from_utf8_lossy(&change).into_owned();
+                json::decode_string(&change).map(|text| sanitize_line(&text))
+            });
+            words.extend(changes);
+            return words.join("  ");
+        }
         Some(event) => {
-            let detail = text("version").or_else(|| number("count")).unwrap_or_default();
-            words.push(format!("{event} {detail}"));
+            let detail = text("version").or_else(|| number("count")).or_else(|| text("reason"));
+            words.push(format!("{event} {}", detail.unwrap_or_default()));
             return words.join("  ").trim_end().to_owned();
         }
     }

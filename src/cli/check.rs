@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::exit::{Failure, ProblemReport, problems};
 use super::output;
+use crate::admin::status::held_back_lines;
 use crate::app;
 use crate::catalog::{ExportProblems, RoleView};
 use crate::cli::instance::fleet::check_store;
@@ -208,6 +209,7 @@ fn may_match_upstream(pattern: &str, upstream: &str) -> bool {
 fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
     let view = oneshot.operator_context.view();
     let problems = oneshot.app.gateway().problems();
+    let withheld = oneshot.app.gateway().awaiting_approval();
     let row = |configured: &config::UpstreamConfig| {
         let count = |kind| {
             let targets = view.items(kind).iter();
@@ -222,6 +224,9 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
             .map_or_else(|| Err("not started".to_owned()), |upstream| state(&upstream))
             .and_then(|state| require_complete_lists(&view, configured.name(), state));
         let [prompts, tools, resources, templates] = Kind::ALL.map(count);
+        let name = &configured.settings.name;
+        let mine = withheld.iter().filter(|(upstream, ..)| upstream == name);
+        let mine = mine.map(|(_, kind, own)| (*kind, &**own));
         let ok = state.is_ok();
         let (Ok(state) | Err(state)) = state;
         CheckRow {
@@ -236,6 +241,7 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
             problems: problems
                 .clone()
                 .flat_map(|(_, kind, problems)| problems.left_out(*kind))
+                .chain(held_back_lines(name, mine).1)
                 .collect(),
             altered: altered(&oneshot.config, configured, &view)
                 .into_iter()

@@ -15,7 +15,7 @@ mod user;
 use super::exit::Failure;
 use super::loading::{LoadedConfig, ReportArgs, options};
 use super::output;
-use crate::admin::status::HELD_BACK;
+use crate::admin::status::held_back;
 use crate::app;
 use crate::catalog::{ExclusionReason, ExportProblem};
 use crate::cli::output::progress;
@@ -236,11 +236,11 @@ fn list_anomaly(oneshot: &OneShotGateway, hit: &SearchHit<'_>) -> Option<Stateme
         return Some(StatementTopic::List.bad(format!("it is left out: {problem}")));
     }
     let withheld = oneshot.app.gateway().awaiting_approval();
-    if withheld
-        .iter()
-        .any(|(name, of, own)| name.as_str() == upstream.name() && of == kind && **own == *item.key)
-    {
-        return Some(StatementTopic::List.bad(format!("it {HELD_BACK}")));
+    if let Some((name, ..)) = withheld.iter().find(|(name, of, own)| {
+        name.as_str() == upstream.name() && *of == Some(*kind) && **own == *item.key
+    }) {
+        let text = format!("it {}", held_back(name, Some(&item.key)));
+        return Some(StatementTopic::List.bad(text));
     }
     let view = oneshot.operator_context.view();
     match view.resolve(*kind, key) {

@@ -18,8 +18,10 @@ use super::clients::document::{self, FileText};
 use super::exit::Failure;
 use super::output;
 use super::timestamp::format_rfc3339;
+use crate::audit::{PolicyChange, PolicyEvent};
 use crate::cli::loading;
 use crate::cli::reference::help;
+use crate::cli::server::audit_log::CommandLog;
 use crate::config::{self, AuthMode, Config, nearest};
 use crate::hex::hex;
 use crate::policy::ClientCredentials;
@@ -450,9 +452,36 @@ impl ConfigEditor {
                 edit::manual_steps(name, change),
             ))
         })?;
-        if !options.dry_run {
-            document::replace(file, Some(&old), &edited.text)?;
+        if options.dry_run {
+            return Ok(edited);
         }
+        let known = || self.config.clients.iter().filter(|client| client.name == name);
+        let known = || known().flat_map(|client| client.key_sha256.iter().map(|key| hex(key)));
+        let (action, keys, expires): (_, Vec<String>, _) = match change {
+            ClientChange::Add { sha256: key, expires, .. } => {
+                ("add", vec![(*key).into()], *expires)
+            }
+            ClientChange::Rotate { sha256: key, expires } => {
+                ("rotate", vec![(*key).into()], *expires)
+            }
+            ClientChange::Finish => ("finish", known().take(1).collect(), None),
+            ClientChange::Revoke => ("revoke", known().collect(), None),
+        };
+        let keys = keys.iter().map(|key| key.chars().take(KEY_DIGITS).collect());
+        let (client, place) = (name.to_owned(), file.display().to_string());
+        let kind = PolicyChange::Keys { action, client, keys: keys.collect(), file: place };
+        let changes = match change {
+            ClientChange::Add { role, .. } => Some(format!("role {role}")),
+            _ => None,
+        };
+        let expires = expires.map(|end| format!("expires {end}"));
+        let event = PolicyEvent {
+            changes: changes.into_iter().chain(expires).collect(),
+            ..PolicyEvent::new(kind, "command")
+        };
+        let adds_client = matches!(change, ClientChange::Add { .. });
+        let mut log = CommandLog::open(&self.config, adds_client)?;
+        log.record(event, || document::replace(file, Some(&old), &edited.text))?;
         Ok(edited)
     }
 }
@@ -460,6 +489,9 @@ impl ConfigEditor {
 fn read(file: &Path) -> Result<FileText, Failure> {
     document::read(file)?.ok_or_else(|| Failure::Usage(format!("{} is gone", file.display())))
 }
+
+/// Digits of a key's hash that the audit log has, enough to tell keys apart.
+const KEY_DIGITS: usize = 12;
 
 fn hash_of(key: &Secret) -> String {
     hex(&sha256(key.expose()))

@@ -3,6 +3,7 @@
 //! Invariants: data that cannot be written is a failure, unless the reader closed the pipe; a
 //! failed write to standard error is ignored; only terminals that support colors receive them.
 
+pub(crate) mod definition_diff;
 pub(crate) mod progress;
 pub(crate) mod render;
 

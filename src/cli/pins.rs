@@ -8,21 +8,25 @@ use serde::Serialize;
 
 use super::exit::Failure;
 use super::output;
+use crate::audit::{PolicyChange, PolicyEvent};
 use crate::cli::loading::{ReportArgs, options};
+use crate::cli::output::definition_diff;
 use crate::cli::output::render::sanitize_line;
 use crate::cli::query::oneshot::OneShotGateway;
 use crate::cli::query::required_upstreams::UpstreamSelection;
+use crate::cli::server::audit_log::CommandLog;
 use crate::cli::server::log;
 use crate::config::Mode;
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
-use crate::pins::{BadLock, Difference, PINNED, PinFile};
+use crate::pins::{BadLock, Change, DefinitionTexts, Difference, PINNED, PinFile, Pins};
 
 /// Arguments of `weir pins`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// `diff` starts the upstreams and shows differences from the lock file, `approve` writes them
-    /// to it, `list` shows the approved items.
+    /// `diff` starts the upstreams and shows differences from the lock file, with the approved text
+    /// and the one that is listed now; `approve` writes them to it; `list` shows the approved
+    /// items.
     #[arg(value_enum)]
     action: PinsAction,
     /// All items of an upstream, or one item by the upstream's own name; default: everything.
@@ -103,16 +107,29 @@ fn compare(
             Failure::Output(std::io::Error::other(format!("{path}: {bad}")))
         };
         found.clear();
+        let mut log = CommandLog::open(&oneshot.config, false)?;
         let everything: Vec<PinSelection<'_>> =
             names.iter().map(|name| (name.as_str(), None)).collect();
         for (name, item) in if selected.is_empty() { &everything } else { selected } {
             let name = names.iter().find(|known| known.as_str() == *name);
             let Some(name) = name else { continue };
-            found.extend(pins.approve(name, *item).map_err(unwritten)?);
+            let is_meant = |it: &&Difference| is_selected(it, &[(name.as_str(), *item)]);
+            let kind = PolicyChange::Pins { upstream: name.to_string() };
+            let event = PolicyEvent {
+                changes: pins.differences().iter().filter(is_meant).map(describe).collect(),
+                ..PolicyEvent::new(kind, "command")
+            };
+            let approve = || pins.approve(name, *item).map_err(unwritten);
+            found.extend(match event.changes.is_empty() {
+                true => approve()?,
+                false => log.record(event, approve)?,
+            });
         }
-        return show(args, &found);
+        let rows: Vec<_> = found.iter().map(PinRow::of_difference).collect();
+        return print(args, "differences", &rows);
     }
-    show(args, &found)?;
+    let rows: Vec<_> = found.iter().map(|it| PinRow::with_texts(it, pins, selected)).collect();
+    print(args, "differences", &rows)?;
     match (unlisted, found.len()) {
         (Some(failure), _) => Err(failure),
         (None, 0) => Ok(()),
@@ -150,13 +167,13 @@ async fn list(args: &Args, selected: &[PinSelection<'_>]) -> Result<(), Failure>
     print(args, "approved", &rows)
 }
 
-fn show(args: &Args, found: &[Difference]) -> Result<(), Failure> {
-    let row = |it: &Difference| PinRow {
-        change: Some(it.change.to_string()),
-        was: it.change.former_name().map(str::to_owned),
-        ..PinRow::new(it.upstream.as_str(), it.kind, &it.key)
-    };
-    print(args, "differences", &found.iter().map(row).collect::<Vec<_>>())
+/// Describes a difference for the audit log.
+fn describe(difference: &Difference) -> String {
+    let Difference { kind, key, change, .. } = difference;
+    match kind {
+        Some(kind) => format!("{change} {kind} {key}"),
+        None => format!("{change} instructions"),
+    }
 }
 
 fn print(args: &Args, member: &str, rows: &[PinRow]) -> Result<(), Failure> {
@@ -181,6 +198,21 @@ struct PinRow {
     /// Former name of a renamed item.
     #[serde(skip_serializing_if = "Option::is_none")]
     was: Option<String>,
+    /// Approved definition, as JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approved_text: Option<String>,
+    /// Definition that was seen first, if none is approved and it is not the listed one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_text: Option<String>,
+    /// Definition that is listed now, as JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listed_text: Option<String>,
+    /// Reason why the former text is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text_problem: Option<String>,
+    /// Lines that show the texts.
+    #[serde(skip)]
+    lines: Vec<String>,
 }
 
 impl PinRow {
@@ -190,11 +222,56 @@ impl PinRow {
         let kind = kind.map_or_else(|| "instructions".to_owned(), |kind| kind.to_string());
         Self { upstream, kind, item, ..Self::default() }
     }
+
+    fn of_difference(difference: &Difference) -> Self {
+        let Difference { upstream, kind, key, change } = difference;
+        Self {
+            change: Some(change.to_string()),
+            was: change.former_name().map(str::to_owned),
+            ..Self::new(upstream.as_str(), *kind, key)
+        }
+    }
+
+    /// Adds the texts of a difference. If nothing of an upstream is approved, each of its items
+    /// differs, and is shown by name only, unless it is selected.
+    fn with_texts(difference: &Difference, pins: &Pins, selected: &[PinSelection<'_>]) -> Self {
+        let DefinitionTexts { approved, is_first_seen, listed } = pins.texts(difference);
+        let is_known = pins.approved().upstreams.contains_key(difference.upstream.as_str());
+        let is_shown = is_known || selected.iter().any(|(_, item)| item.is_some());
+        let (former, problem) = match approved.transpose() {
+            Ok(former) => (former, None),
+            Err(problem) => (None, Some(problem.to_string())),
+        };
+        let mut lines = match (&former, &listed) {
+            (Some(former), Some(listed)) => definition_diff::changed_lines(former, listed),
+            (None, Some(listed)) if is_shown => definition_diff::all_lines('+', listed),
+            (Some(former), None) if difference.change == Change::Missing => {
+                definition_diff::all_lines('-', former)
+            }
+            _ => Vec::new(),
+        };
+        let former_word = if is_first_seen { "seen first" } else { "approved" };
+        if let Some(problem) = &problem {
+            lines.insert(0, format!("{former_word}: {}", sanitize_line(problem)));
+        } else if former.is_some() && listed.is_some() {
+            lines.insert(0, format!("- {former_word}, + listed now"));
+        }
+        let (approved_text, first_text) =
+            if is_first_seen { (None, former) } else { (former, None) };
+        Self {
+            approved_text,
+            first_text,
+            listed_text: listed,
+            text_problem: problem,
+            lines,
+            ..Self::of_difference(difference)
+        }
+    }
 }
 
 impl fmt::Display for PinRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { upstream, kind, item, digest, change, was } = self;
+        let Self { upstream, kind, item, digest, change, was, lines, .. } = self;
         if let Some(digest) = digest {
             write!(f, "{digest:67}  ")?;
         }
@@ -205,7 +282,8 @@ impl fmt::Display for PinRow {
             None => write!(f, "{upstream}: {kind}")?,
             Some(item) => write!(f, "{upstream}/{} ({kind})", sanitize_line(item))?,
         }
-        was.iter().try_for_each(|was| write!(f, ", was {}", sanitize_line(was)))
+        was.iter().try_for_each(|was| write!(f, ", was {}", sanitize_line(was)))?;
+        lines.iter().try_for_each(|line| write!(f, "\n    {line}"))
     }
 }
 

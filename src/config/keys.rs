@@ -330,10 +330,10 @@ pub(super) fn text() -> Key<String> {
     string("string", shape::NOT_EMPTY, value::text)
 }
 
-/// URL, which is redacted where it is wrong: it may contain a secret.
+/// URL. Where it is wrong, its user information and query are redacted, wherever they begin.
 pub(super) fn url() -> Key<Uri> {
     custom(ValueShape::Text("http or https URL", shape::URL), |t, name, _| {
-        t.read(name, |v| value::url(v).inspect_err(|_| t.redact(name)))
+        t.read(name, |v| value::url(v).inspect_err(|_| t.redact_url(name)))
     })
 }
 

@@ -115,6 +115,32 @@ pub(super) fn read_secret<'a>(
     }
 }
 
+/// Reads a private key in PEM like a secret. The path of a file is a frequent mistake, and gets an
+/// error with the form that is meant.
+pub(super) fn read_private_key<'a>(
+    t: &TableReader<'a>,
+    key: &'a str,
+    resolver: &SecretResolver<'_>,
+    used: bool,
+) -> Option<Secret> {
+    let secret = read_secret(t, key, resolver, used)?;
+    let is_written_here = t.get(key).is_some_and(|value| value.get_ref().is_str());
+    if is_written_here && is_like_a_path(secret.expose()) {
+        let what = "this is not a private key in PEM, but looks like the path of one";
+        t.error(key, ValueError::new(what, format!("write {key} = {{ file = \"…\" }}")));
+        return None;
+    }
+    Some(secret)
+}
+
+/// Returns whether a text that should be a key in PEM is rather a path.
+fn is_like_a_path(text: &str) -> bool {
+    let extensions = ["key", "pem", "der", "p8", "p12", "pfx", "crt", "cer"];
+    let extension = text.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
+    let has_extension = extension.is_some_and(|it| extensions.contains(&&*it));
+    !text.contains("-----") && !text.contains('\n') && (has_extension || text.contains('/'))
+}
+
 /// Reads the one of three keys that names the source of the secret, and fetches the secret.
 fn read_source(t: &TableReader<'_>, resolver: &SecretResolver<'_>, used: bool) -> Option<Secret> {
     let SecretSource { env, file, command } = SecretSource::read(t);

@@ -12,7 +12,7 @@ use hyper::http::uri::Authority;
 use ipnet::IpNet;
 
 use super::LoadContext;
-use super::secrets::read_secret;
+use super::secrets::read_private_key;
 use crate::config::keys::shape::{self, ValueShape};
 use crate::config::keys::{
     Described, boolean, by_hand, choice, count, duration, networks, path, settings, size, string,
@@ -292,7 +292,7 @@ fn example(key: &str) -> &'static str {
 
 /// Reads the private key: a secret, but a key in a file is read again when the file changes.
 fn key(t: &TableReader<'_>, context: &LoadContext<'_>) -> Option<TlsKey> {
-    let text = read_secret(t, "key", &context.resolver, true)?;
+    let text = read_private_key(t, "key", &context.resolver, true)?;
     let file = t.get("key").and_then(|v| v.get_ref().as_table()?.get("file")?.get_ref().as_str());
     match file {
         Some(file) => Some(TlsKey::File(t.base_folder("key").join(file))),

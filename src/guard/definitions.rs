@@ -11,6 +11,7 @@
 use std::sync::Arc;
 
 use super::{HiddenText, UpstreamGuard, clean, invisible_text};
+use crate::invisible_chars::visible_form;
 use crate::json::{self, Object};
 use crate::mcp::definition::arguments::PromptArguments;
 use crate::mcp::definition::item::{Item, ItemDefect};
@@ -37,7 +38,7 @@ impl UpstreamGuard {
         for item in items.iter_mut().filter(|item| item.defect.is_none()) {
             let found = self.inspect_item(item);
             if let Some(letter) = found.hidden {
-                hidden.push(format!("{:?} ({})", item.key, invisible_text::visible_form(letter)));
+                hidden.push(format!("{:?} ({})", item.key, visible_form(letter)));
             }
             if found.is_redacted {
                 redacted.push(format!("{:?}", item.key));
@@ -70,7 +71,7 @@ impl UpstreamGuard {
             return Some(text);
         };
         let upstream = &self.upstream;
-        if let Some(letter) = hidden.map(invisible_text::visible_form) {
+        if let Some(letter) = hidden.map(visible_form) {
             tracing::warn!(%upstream, letter, "instructions contain hidden text");
         }
         if clean.redacted {

@@ -11,7 +11,7 @@
 //! remains after rewriting.
 
 use super::HiddenText;
-use crate::invisible_chars::is_invisible;
+use crate::invisible_chars::{is_invisible, visible_form};
 
 /// Result for a text with invisible characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,11 +97,6 @@ fn may_begin_hidden(byte: u8, next: u8) -> bool {
 
 /// Bytes tested at once.
 const BLOCK_BYTES: usize = 32;
-
-/// Returns the visible form of a character.
-pub(super) fn visible_form(letter: char) -> String {
-    format!("<U+{:04X}>", u32::from(letter))
-}
 
 /// Returns for each character whether it is invisible.
 fn hidden_marks(text: &str) -> Vec<bool> {

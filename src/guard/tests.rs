@@ -96,7 +96,8 @@ fn sixty_four_characters_in_six_fields_of_a_definition() {
             continue;
         }
         assert_eq!(stripped.definition.to_bytes(), plain.definition.to_bytes(), "{at}");
-        let visible_form = definition(field, &format!("{}x", invisible_text::visible_form(letter)));
+        let visible_form =
+            definition(field, &format!("{}x", crate::invisible_chars::visible_form(letter)));
         assert_eq!(escaped.definition.to_bytes(), visible_form.definition.to_bytes(), "{at}");
         assert_eq!((stripped.defect, escaped.defect), (None, None), "{at}");
         // And of what is plain every byte stays.

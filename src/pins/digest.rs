@@ -28,9 +28,12 @@ pub struct BadDigest;
 impl Digest {
     /// Computes the digest of a JSON text.
     pub fn of(text: &Bytes) -> Self {
-        let mut canonical = Vec::with_capacity(text.len());
-        write(text, &mut canonical);
-        Self(sha256(&canonical))
+        Self::of_canonical(&canonical(text))
+    }
+
+    /// Computes the digest of a text in canonical form.
+    pub(super) fn of_canonical(text: &[u8]) -> Self {
+        Self(sha256(text))
     }
 
     /// Computes the digest of a plain text.
@@ -57,6 +60,13 @@ impl FromStr for Digest {
     fn from_str(text: &str) -> Result<Self, BadDigest> {
         text.strip_prefix(VERSION).and_then(decode).map(Self).ok_or(BadDigest)
     }
+}
+
+/// Returns the canonical form of a JSON text.
+pub(super) fn canonical(text: &Bytes) -> Vec<u8> {
+    let mut canonical = Vec::with_capacity(text.len());
+    write(text, &mut canonical);
+    canonical
 }
 
 /// Appends the canonical form of a JSON text.
@@ -151,9 +161,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn canonical(text: &str) -> String {
-        let mut out = Vec::new();
-        write(&text.to_owned().into(), &mut out);
-        String::from_utf8(out).expect("text")
+        String::from_utf8(super::canonical(&text.to_owned().into())).expect("text")
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! Invariants: a written file parses to the same content; invisible characters are written as
 //! escapes; a file is replaced completely or not at all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
@@ -97,7 +97,11 @@ impl PinFile {
 
     /// Returns the text of the file.
     pub fn to_text(&self) -> String {
-        let mut out = format!("{HEADER}version = {FORMAT}\n");
+        self.to_text_with(HEADER)
+    }
+
+    pub(super) fn to_text_with(&self, header: &str) -> String {
+        let mut out = format!("{header}version = {FORMAT}\n");
         let digest =
             |digest: Option<Digest>| digest.map_or_else(|| NONE.into(), |it| it.to_string());
         for (name, pinned) in &self.upstreams {
@@ -134,6 +138,37 @@ impl PinFile {
         file.persist(&real).map_err(|error| error.error)?;
         Ok(())
     }
+}
+
+/// Returns the upstreams whose approvals differ, with a description of each difference.
+pub(super) fn changes<'p>(before: &'p PinFile, now: &'p PinFile) -> Vec<(&'p str, Vec<String>)> {
+    let none = Pinned::default();
+    let names: BTreeSet<&str> =
+        before.upstreams.keys().chain(now.upstreams.keys()).map(String::as_str).collect();
+    let of = |name: &str| {
+        let was = before.upstreams.get(name).unwrap_or(&none);
+        let is = now.upstreams.get(name).unwrap_or(&none);
+        let mut changes = Vec::new();
+        if was.instructions != is.instructions {
+            changes.push("instructions".to_owned());
+        }
+        for (at, (kind, _)) in PINNED.iter().enumerate() {
+            let (was, is) = (was.kinds[at].iter().flatten(), is.kinds[at].iter().flatten());
+            let (was, is) = (BTreeMap::from_iter(was), BTreeMap::from_iter(is));
+            for (key, digest) in &is {
+                match was.get(key) {
+                    None => changes.push(format!("new {kind} {key}")),
+                    Some(known) if known != digest => changes.push(format!("changed {kind} {key}")),
+                    Some(_) => {}
+                }
+            }
+            let gone = was.keys().filter(|key| !is.contains_key(*key));
+            changes.extend(gone.map(|key| format!("removed {kind} {key}")));
+        }
+        changes
+    };
+    let all = names.into_iter().map(|name| (name, of(name)));
+    all.filter(|(_, changes)| !changes.is_empty()).collect()
 }
 
 /// Gives a file the owner and the permissions of the one that it replaces.

@@ -14,7 +14,11 @@ fn hub() -> UpstreamName {
 }
 
 fn pins(mode: Mode, file: Option<&Path>) -> Pins {
-    Pins::open(Settings { modes: vec![(hub(), mode)], file: file.map(Path::to_owned) })
+    Pins::open(Settings {
+        modes: vec![(hub(), mode)],
+        file: file.map(Path::to_owned),
+        ..Settings::default()
+    })
 }
 
 /// A tool in some version.
@@ -278,7 +282,7 @@ fn what_is_approved_is_what_is_told() {
     // A long list of another upstream makes computing the differences slow.
     let wiki: UpstreamName = "wiki".parse().expect("a name");
     let modes = vec![(hub(), Mode::Locked), (wiki.clone(), Mode::Locked)];
-    let pins = Pins::open(Settings { modes, file: None });
+    let pins = Pins::open(Settings { modes, ..Settings::default() });
     let names: Vec<String> = (0..10_000).map(|at| format!("tool {at}")).collect();
     let all: Vec<(&str, u32)> = names.iter().map(|name| (&**name, 1)).collect();
     pins.filter_approved(&wiki, Kind::Tool, tools(&all));
@@ -410,4 +414,177 @@ proptest! {
             }
         }
     }
+}
+
+// === Texts ===
+
+fn with_texts(mode: Mode, folder: &Path, secrets: &[&str]) -> Pins {
+    let secrets = secrets.iter().copied().map(Secret::from).collect();
+    Pins::open(Settings {
+        modes: vec![(hub(), mode)],
+        file: Some(folder.join("weir.lock")),
+        texts: Some(folder.join("state/approved")),
+        secrets: vec![(hub(), secrets)],
+        ..Settings::default()
+    })
+}
+
+/// Returns both texts of the only difference of a list in review.
+fn texts_of(folder: &Path, secrets: &[&str], list: &[(&str, u32)]) -> Vec<String> {
+    let review = with_texts(Mode::Review, folder, secrets);
+    served(&review, list);
+    let differences = review.differences();
+    let shown = |it: &Difference| {
+        let DefinitionTexts { approved, is_first_seen, listed } = review.texts(it);
+        let version = |text: String| {
+            let (_, rest) = text.split_once("version ").unwrap_or(("", "***\""));
+            rest.split('"').next().unwrap_or_default().to_owned()
+        };
+        let approved = approved.map(|text| match text {
+            Ok(text) => version(text),
+            Err(TextUnavailable::Missing(_)) => "missing".to_owned(),
+            Err(error) => error.to_string(),
+        });
+        let listed = listed.map(version);
+        format!("{} {} {approved:?} {is_first_seen} {listed:?}", it.key, it.change)
+    };
+    differences.iter().map(shown).collect()
+}
+
+#[test]
+fn the_approved_text_is_stored_when_it_is_listed_and_shown_when_it_has_changed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let pins = with_texts(Mode::Enforce, folder, &[]);
+    assert_eq!(served(&pins, &[("a", 1), ("b", 1)]), "a b");
+    assert_eq!(served(&pins, &[("a", 2), ("c", 5)]), "");
+    assert_eq!(
+        texts_of(folder, &[], &[("a", 2), ("c", 5)]),
+        [
+            r#"a changed Some("1") false Some("2")"#,
+            r#"b missing Some("1") false None"#,
+            r#"c new None false Some("5")"#,
+        ]
+    );
+    // An approval stores the new text at once.
+    let review = with_texts(Mode::Review, folder, &[]);
+    served(&review, &[("a", 2), ("c", 5)]);
+    review.approve(&hub(), None).expect("approved");
+    assert_eq!(
+        texts_of(folder, &[], &[("a", 3), ("c", 5)]),
+        [r#"a changed Some("2") false Some("3")"#]
+    );
+    // The texts are lost, and stored again when the approved definitions are listed.
+    std::fs::remove_dir_all(folder.join("state")).expect("removed");
+    assert_eq!(
+        texts_of(folder, &[], &[("a", 3), ("c", 5)]),
+        [r#"a changed Some("missing") false Some("3")"#]
+    );
+    pins.reload();
+    assert_eq!(served(&pins, &[("a", 2), ("c", 5)]), "a c");
+    assert_eq!(
+        texts_of(folder, &[], &[("a", 3), ("c", 5)]),
+        [r#"a changed Some("2") false Some("3")"#]
+    );
+}
+
+#[test]
+fn what_is_seen_first_under_alert_is_stored_also_over_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    assert_eq!(served(&with_texts(Mode::Alert, folder, &[]), &[("a", 1)]), "a");
+    // Another process, or the next one, changes nothing of it.
+    let pins = with_texts(Mode::Alert, folder, &[]);
+    assert_eq!(served(&pins, &[("a", 2), ("b", 1)]), "a b");
+    assert!(!folder.join("weir.lock").exists());
+    assert_eq!(
+        texts_of(folder, &[], &[("a", 2), ("b", 1)]),
+        [r#"a new Some("1") true Some("2")"#, r#"b new None false Some("1")"#]
+    );
+    assert_eq!(
+        pins.filter_instructions(&hub(), Some("be kind".into())).as_deref(),
+        Some("be kind")
+    );
+    let review = with_texts(Mode::Review, folder, &[]);
+    review.filter_instructions(&hub(), Some("be cruel".into()));
+    let differences = review.differences();
+    let DefinitionTexts { approved, is_first_seen, listed } = review.texts(&differences[0]);
+    assert_eq!(approved.and_then(Result::ok).as_deref(), Some("\"be kind\""));
+    assert_eq!((is_first_seen, listed.as_deref()), (true, Some("\"be cruel\"")));
+}
+
+#[test]
+fn a_text_with_a_secret_of_the_configuration_is_neither_stored_nor_shown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let pins = with_texts(Mode::Enforce, folder, &["version 1", "true"]);
+    assert_eq!(served(&pins, &[("a", 1), ("b", 2)]), "a b");
+    let shown = texts_of(folder, &["version 1"], &[("a", 1), ("b", 3)]);
+    assert_eq!(shown, [r#"b changed Some("2") false Some("3")"#]);
+    let shown = texts_of(folder, &["version 1", "version 3"], &[("a", 2), ("b", 3)]);
+    assert_eq!(shown[0], r#"a changed Some("missing") false Some("2")"#);
+    assert!(shown[1].contains("***"), "{shown:?}");
+    let stored = std::fs::read_dir(folder.join("state/approved")).expect("a folder");
+    for entry in stored.flatten() {
+        let text = std::fs::read_to_string(entry.path()).expect("text");
+        assert!(!text.contains("version 1"), "{text}");
+    }
+}
+
+#[test]
+fn a_state_folder_that_cannot_be_written_changes_nothing_that_is_served() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    std::fs::write(folder.join("state"), "").expect("written");
+    for mode in [Mode::Enforce, Mode::Alert] {
+        let pins = with_texts(mode, folder, &[]);
+        assert_eq!(served(&pins, &[("a", 1), ("b", 1)]), "a b", "{mode:?}");
+        assert_eq!(served(&pins, &[("a", 1), ("b", 1)]), "a b", "{mode:?}");
+    }
+    let shown = texts_of(folder, &[], &[("a", 2), ("b", 1)]);
+    assert!(shown[0].contains("a changed Some(\"its text cannot be read"), "{shown:?}");
+}
+
+#[test]
+fn approvals_that_are_made_or_taken_up_are_observed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("weir.lock");
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let sees = Arc::clone(&seen);
+    let observer = ApprovalObserver(Some(Arc::new(move |upstream, by, changes| {
+        sees.lock().push(format!("{upstream} by {by}: {}", changes.join(", ")));
+    })));
+    let modes = vec![(hub(), Mode::Enforce)];
+    let settings = Settings { modes, file: Some(path.clone()), observer, ..Settings::default() };
+    let pins = Pins::open(settings.clone());
+    served(&pins, &[("a", 1), ("b", 1)]);
+    served(&pins, &[("a", 2)]);
+    let mut lock = pins.approved();
+    let table = lock.upstreams.get_mut("hub").and_then(|hub| hub.kinds[1].as_mut());
+    let table = table.expect("tools are pinned");
+    table.remove("b");
+    table.insert("c".to_owned(), Digest::of_text("c"));
+    lock.save(&path).expect("written");
+    pins.reload();
+    // The next process has them from its start.
+    served(&Pins::open(settings), &[("a", 1)]);
+    assert_eq!(
+        *seen.lock(),
+        ["hub by first list: new tool a, new tool b", "hub by file: new tool c, removed tool b"]
+    );
+}
+
+#[test]
+fn a_server_that_always_lists_other_names_does_not_fill_the_file_of_what_was_seen_first() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pins = with_texts(Mode::Alert, folder.path(), &[]);
+    let names = |from: usize| (from..from + 1_500).map(|it| format!("t{it}")).collect::<Vec<_>>();
+    for from in [0, 1_500, 3_000] {
+        let names = names(from);
+        served(&pins, &names.iter().map(|name| (&**name, 1)).collect::<Vec<_>>());
+    }
+    let file = folder.path().join("state/approved/hub.first-seen");
+    let text = std::fs::read_to_string(file).expect("there");
+    assert_eq!(text.lines().filter(|line| line.starts_with('"')).count(), 1_500);
+    assert!(text.contains("\"t3000\"") && !text.contains("\"t10\""));
 }

@@ -1,6 +1,7 @@
 //! The audit log seen from outside the program: its location, its state after a crash, and the
 //! commands that read it.
 
+use std::path::Path;
 use std::process::Stdio;
 
 use insta::assert_snapshot;
@@ -51,7 +52,7 @@ fn a_log_is_read_in_words_and_checked() {
     started 0.1.0
     anonymous  prompts/get  house__greeting  ok
     anonymous  prompts/get  house__x  refused unknown -32602
-    stopped
+    stopped SIGTERM
     ");
     let (_, out, _) = weir(folder.path(), &["audit", "tail", "--client", "nobody"]);
     assert_eq!(out, "");
@@ -175,4 +176,154 @@ fn nothing_is_recorded_of_one_person_alone() {
     let (code, _, err) = weir(folder.path(), &["audit", "tail"]);
     assert_eq!(code, 2);
     assert!(err.contains("there is no audit log at "), "{err}");
+}
+
+/// Events of a log, without time, numbers and hashes of the chain.
+fn events(folder: &Path, log: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.join("state").join(log)).expect("a log");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn of_kind<'e>(events: &'e [Value], kind: &str) -> Vec<&'e Value> {
+    events.iter().filter(|event| event["event"] == kind).collect()
+}
+
+#[test]
+fn a_reload_by_signal_or_file_and_a_failed_upgrade_are_recorded_with_their_origin() {
+    let folder = folder(&config(""));
+    let path = folder.path().join("weir.toml");
+    let mut served = serve(folder.path());
+    let mut tail = crate::program();
+    tail.args(["audit", "tail", "-f"]).current_dir(folder.path());
+    let mut tail = tail.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = Lines::of(tail.stdout.take().expect("a pipe"));
+    lines.wait_for("started");
+    std::fs::write(&path, config("") + "[roles.one]\n").expect("written");
+    lines.wait_for("config  by file  ok  role one added");
+    let quiet = config("").replace("[server]\n", "[server]\nwatch = false\n");
+    std::fs::write(&path, &quiet).expect("written");
+    lines.wait_for("config  by file  ok  role one removed");
+    std::fs::write(&path, quiet + "[roles.two]\n").expect("written");
+    served.signal(Signal::HUP);
+    lines.wait_for("config  by signal  ok  role two added");
+    std::fs::write(&path, "broken").expect("written");
+    served.signal(Signal::USR2);
+    lines.wait_for("upgrade  by signal  error");
+    terminate(&tail);
+    wait_for_exit(&mut tail);
+    served.end();
+    let events = events(folder.path(), "audit.jsonl");
+    assert_eq!(events.last().map(|event| event["reason"].clone()), Some(json!("SIGTERM")));
+}
+
+fn sha256_of(text: &str) -> String {
+    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn a_configuration_that_is_taken_up_or_refused_is_recorded_with_its_hash_and_its_origin() {
+    // The watcher is off, so that each line has one known origin.
+    let first = config("").replace("[server]\n", "[server]\nwatch = false\n");
+    let first = first + "[admin]\nlisten = \"127.0.0.1:0\"\n";
+    let folder = folder(&first);
+    let path = folder.path().join("weir.toml");
+    let mut served = serve(folder.path());
+    let reload = || weir(folder.path(), &["reload"]);
+    let write = |text: &str| std::fs::write(&path, text).expect("written");
+    // Another text of the same meaning.
+    let quiet = format!("{first}# A comment.\n");
+    write(&quiet);
+    assert_eq!(reload().0, 0);
+    // Nothing has changed.
+    assert_eq!(reload().0, 0);
+    let good = format!("{quiet}[roles.staff]\nprompts.allow = [\"*\"]\n");
+    write(&good);
+    assert_eq!(reload().0, 0);
+    // One refusal for one content.
+    let bad = format!("{good}[naming]\nseparator = 7\n");
+    write(&bad);
+    assert_eq!([reload().0, reload().0], [1, 1]);
+    write(&good);
+    assert_eq!(reload().0, 0);
+    served.end();
+    let events = events(folder.path(), "audit.jsonl");
+    assert_eq!(events[0]["files"][0]["sha256"], sha256_of(&first));
+    let configs = of_kind(&events, "config");
+    let seen: Vec<_> = configs
+        .iter()
+        .map(|event| (event["outcome"].clone(), event["files"][0]["sha256"].clone()))
+        .collect();
+    let expected = [("ok", &quiet), ("ok", &good), ("refused", &bad)];
+    let expected = expected.map(|(outcome, text)| (json!(outcome), json!(sha256_of(text))));
+    assert_eq!(seen, expected);
+    assert!(configs[1]["changes"].to_string().contains("role staff added"), "{configs:?}");
+    let reason = configs[2]["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("naming.separator"), "{reason}");
+    assert!(configs.iter().all(|event| event["by"] == "command"), "{configs:?}");
+    assert_eq!(of_kind(&events, "stopped")[0]["reason"], "SIGTERM");
+    let (_, out, _) = weir(folder.path(), &["audit", "tail"]);
+    assert!(out.contains("config  by command  refused"), "{out}");
+    assert!(out.contains("stopped SIGTERM"), "{out}");
+    assert_eq!(weir(folder.path(), &["audit", "verify"]).0, 0);
+}
+
+#[test]
+fn keys_and_approvals_are_recorded_by_the_command_that_changes_them() {
+    let folder = folder(&(config("") + "[roles.guest]\nprompts.allow = [\"*\"]\n"));
+    let path = folder.path();
+    for arguments in [
+        &["keys", "add", "ann", "--role", "guest", "--dry-run"][..],
+        &["keys", "add", "ann", "--role", "guest", "--expires", "90d"],
+        &["keys", "rotate", "ann"],
+        &["keys", "rotate", "ann", "--finish"],
+        &["keys", "revoke", "ann"],
+        &["pins", "approve"],
+        // Nothing is left to approve.
+        &["pins", "approve"],
+    ] {
+        let (code, _, err) = weir(path, arguments);
+        assert_eq!(code, 0, "{arguments:?}: {err}");
+    }
+    let events = events(path, "audit.jsonl");
+    let keys = of_kind(&events, "keys");
+    let actions: Vec<_> = keys.iter().map(|event| event["action"].clone()).collect();
+    assert_eq!(actions, ["add", "rotate", "finish", "revoke"]);
+    assert!(keys.iter().all(|it| it["client"] == "ann" && it["outcome"] == "ok"), "{keys:?}");
+    assert_eq!(keys[2]["keys"], keys[0]["keys"]);
+    assert_eq!(keys[3]["keys"], keys[1]["keys"]);
+    let pins = of_kind(&events, "pins");
+    assert_eq!(pins.len(), 1, "{pins:?}");
+    assert_eq!((&pins[0]["upstream"], &pins[0]["by"]), (&json!("house"), &json!("command")));
+    assert!(pins[0]["changes"].to_string().contains("new prompt greeting"), "{pins:?}");
+    assert!(of_kind(&events, "stopped").iter().all(|event| event["reason"] == "command"));
+    assert_eq!(weir(path, &["audit", "verify"]).0, 0);
+}
+
+#[test]
+fn tail_shows_what_commands_record_beside_a_running_weir_in_the_order_of_time() {
+    let folder = folder(&(config("") + "[roles.guest]\nprompts.allow = [\"*\"]\n"));
+    let mut served = serve(folder.path());
+    assert!(get(&served, None, greet()).contains("Hello, Ada!"));
+    assert_eq!(weir(folder.path(), &["keys", "add", "ann", "--role", "guest"]).0, 0);
+    served.end();
+    let (_, out, _) = weir(folder.path(), &["audit", "tail"]);
+    let place = |text: &str| out.find(text).unwrap_or_else(|| panic!("{text}: {out}"));
+    let places = ["prompts/get", "keys add ann", "stopped command", "stopped SIGTERM"].map(place);
+    assert!(places.is_sorted(), "{out}");
+    let (_, out, _) = weir(folder.path(), &["audit", "verify"]);
+    assert_eq!(out.matches("intact").count(), 2, "{out}");
+}
+
+#[test]
+fn nothing_is_changed_that_a_mandatory_log_cannot_record() {
+    let text = config("path = \"/dev/full\"\non_error = \"refuse\"");
+    let folder = folder(&(text + "[roles.guest]\nprompts.allow = [\"*\"]\n"));
+    let before = std::fs::read_to_string(folder.path().join("weir.toml")).expect("read");
+    let (code, out, err) = weir(folder.path(), &["keys", "add", "ann", "--role", "guest"]);
+    assert!(code != 0 && out.is_empty() && err.contains("/dev/full"), "{code} {out} {err}");
+    let (code, _, err) = weir(folder.path(), &["pins", "approve"]);
+    assert!(code != 0 && err.contains("/dev/full"), "{code} {err}");
+    assert!(!folder.path().join("weir.lock").exists());
+    let after = std::fs::read_to_string(folder.path().join("weir.toml")).expect("read");
+    assert_eq!(before, after);
 }

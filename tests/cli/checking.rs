@@ -233,7 +233,7 @@ prompts.allow = [\"house/*\"]
     error: server.listn: no such key
      --> weir.toml:3:1
       |
-    3 | listn = *************
+    3 | listn = "127.0.0.1:1"
       | ^^^^^ did you mean `listen`?
 
     error: clients.ann.role: there is no role "gest"

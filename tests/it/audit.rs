@@ -1,5 +1,6 @@
 //! The audit log: one line for each request, however it ends, over both eras and all transports.
 
+mod policy;
 mod rules;
 mod sent;
 

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use clap::builder::PossibleValue;
 
-use crate::admin::status::CUT;
-use crate::app::App;
+use crate::admin::status::{CUT, held_back};
+use crate::app::{self, App};
 use crate::catalog::{ExportedItem, RoleView};
 use crate::cli::exit::Failure;
 use crate::cli::loading::{
     ConfigArgs, ConfigSource, ReportArgs, check_client, options, print_warnings, unknown_client,
 };
 use crate::cli::output::progress;
+use crate::cli::output::render::sanitize_line;
 use crate::cli::query::required_upstreams::{self, UpstreamSelection};
 use crate::config::{Config, Options, nearest};
 use crate::gateway::ClientContext;
@@ -144,6 +145,9 @@ impl OneShotGateway {
             let text = format!("the policy hides the {kind} `{key}` from this client");
             return Err(Failure::Denied(text));
         }
+        if let Some(held_back) = self.describe_held_back(kind, key) {
+            return Err(Failure::Denied(format!("the {kind} `{key}` {held_back}")));
+        }
         // The reader owns the configuration, so upstreams that the client cannot use count as well.
         if let Some(describe_unlisted) = self.describe_unlisted(&self.operator_context, kind) {
             let text = format!("no {kind} `{key}`, but {describe_unlisted}");
@@ -166,6 +170,17 @@ impl OneShotGateway {
         Err(Failure::Usage(format!("no {kind} `{key}`; {hint}")))
     }
 
+    /// Describes that an item waits for its approval, if it is listed by an upstream.
+    fn describe_held_back(&self, kind: Kind, key: &str) -> Option<String> {
+        let naming = app::naming(&self.config.naming);
+        let withheld = self.app.gateway().awaiting_approval();
+        withheld.iter().filter(|(_, of, _)| *of == Some(kind)).find_map(|(name, _, own)| {
+            let upstream = self.config.upstreams.iter().find(|it| it.settings.name == *name)?;
+            let public = upstream.exports.public_key(&naming, kind, own);
+            (*public == *key).then(|| sanitize_line(&held_back(name, Some(own))))
+        })
+    }
+
     /// Finds the definition of an item, like [`Self::find_item`].
     pub(crate) fn find_definition(&self, kind: Kind, key: &str) -> Result<Object, Failure> {
         Ok(Object::parse(self.find_item(kind, key)?.json.clone()).unwrap_or_default())
@@ -182,9 +197,7 @@ impl OneShotGateway {
             }
             let upstream = self.find_upstream(name.as_str());
             let reason = match upstream.map(|upstream| upstream.status().borrow().clone()) {
-                Some(ConnectionStatus::Down { reason, .. }) => {
-                    crate::cli::output::render::sanitize_line(&reason)
-                }
+                Some(ConnectionStatus::Down { reason, .. }) => sanitize_line(&reason),
                 _ => format!("no response to `{}`", kind.list_method()),
             };
             format!("upstream `{name}` could not be listed: {reason}")

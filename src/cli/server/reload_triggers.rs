@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
 use crate::admin::reload::{LastReload, ReloadFn, ReloadProblem, ReloadReport};
-use crate::app::{App, ConfigFiles, ReloadOutcome, Reloader};
+use crate::app::{App, ConfigFiles, ReloadOutcome, ReloadTrigger, Reloader, hash_files};
+use crate::audit::Audit;
 use crate::cli::exit::{Failure, describe_problem, errors};
 use crate::cli::loading::options;
 use crate::cli::server::log;
@@ -35,16 +36,17 @@ impl SighupStream {
 
     /// Reloads on each signal. If the signal means that the terminal of the process was closed,
     /// the process stops instead.
-    async fn reload_on_signal(mut self, reloader: Option<Reloader>) {
+    async fn reload_on_signal(mut self, reloader: Option<Reloader>, audit: Audit) {
         while self.signal.recv().await.is_some() {
             if self.has_terminal && !std::io::stderr().is_terminal() {
+                audit.set_stop_reason("SIGHUP");
                 if let Err(error) = kill_process(getpid(), Number::TERM) {
                     error!(%error, "terminal closed, stop signal not sent");
                 }
                 return;
             }
             match &reloader {
-                Some(reloader) => _ = reloader.reload().await,
+                Some(reloader) => _ = reloader.reload_because_of(ReloadTrigger::Signal).await,
                 None => warn!("{NO_FILE}"),
             }
         }
@@ -60,12 +62,14 @@ pub(crate) fn start(
     reloads: Arc<LastReload>,
 ) -> Option<Reloader> {
     let reloader = files.map(|(path, files)| {
+        let (hashed, hashes) = (path.clone(), files.hashes());
+        let hash = move || hash_files(&hashed, &options(allow_anonymous_network));
         let read = move |stop: &CancellationToken| {
             systemd::notify_reloading();
             let (now, stop) = (Some(SystemTime::now()), stop.clone());
             Config::load(&path, &Options { now, stop, ..options(allow_anonymous_network) })
         };
-        let reloader = app.reloader(read, move |outcome, config| {
+        let reloader = app.reloader_of_files(read, (hashes, hash), move |outcome, config| {
             systemd::notify_reloaded();
             if matches!(outcome, ReloadOutcome::Applied { .. }) {
                 log::set_level(config.log.level);
@@ -84,7 +88,7 @@ pub(crate) fn start(
         app.watch_files(files, &reloader);
         reloader
     });
-    app.spawn_background(sighups.reload_on_signal(reloader.clone()));
+    app.spawn_background(sighups.reload_on_signal(reloader.clone(), app.audit().clone()));
     reloader
 }
 

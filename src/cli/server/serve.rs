@@ -10,7 +10,8 @@ use tokio::signal::unix::SignalKind;
 use tracing::{info, warn};
 
 use crate::admin;
-use crate::app::{App, Identity};
+use crate::app::{App, ConfigFiles, Identity};
+use crate::audit::{PolicyChange, PolicyEvent};
 use crate::cli::exit::Failure;
 use crate::cli::loading::{ConfigArgs, LoadedConfig, options};
 use crate::cli::output::{self, progress};
@@ -55,8 +56,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // Files are opened on a blocking thread, so that this one can react to signals.
     let config = Arc::new(config);
     let settings = Arc::clone(&config);
-    let open_log = move || audit_log::open(&settings, settings.records_requests());
+    let hashes = files.as_ref().map(ConfigFiles::hashes).unwrap_or_default();
+    let open_log = move || audit_log::open(&settings, settings.records_requests(), hashes);
     let log = signals.run_blocking(open_log).await?;
+    let audit = log.as_ref().map(|(audit, _)| audit.clone()).unwrap_or_default();
+    signals.record_in(audit.clone());
     let inherited = upgrade::inherited_sockets().map_err(socket_failure)?;
     let is_successor = inherited.is_some();
     let (socket, admin_listener) = match inherited {
@@ -76,7 +80,6 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let workers = Arc::new(
         Workers::start(thread_check::worker_count()).map_err(thread_check::start_failure)?,
     );
-    let audit = log.as_ref().map(|(audit, _)| audit.clone()).unwrap_or_default();
     let admin_listener = admin_listener.map(|listener| {
         let settings = admin::Settings {
             reloads: Arc::clone(&reloads),
@@ -157,13 +160,18 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             Ok(None) => break false,
             Ok(Some(process_id)) => {
                 info!(process = process_id, "upgrade finished, successor process serves");
+                app.audit().record_policy(upgraded(Some(process_id), None));
+                app.audit().set_stop_reason("upgrade");
                 socket.share();
                 app.server_state().set_has_successor();
                 app.stop_admin();
                 systemd::notify_main_pid(process_id);
                 break true;
             }
-            Err(why) => warn!(%why, "upgrade failed, this process keeps serving"),
+            Err(why) => {
+                warn!(%why, "upgrade failed, this process keeps serving");
+                app.audit().record_policy(upgraded(None, Some(why)));
+            }
         }
     };
     // A reload may have changed these values.
@@ -183,6 +191,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     signals.close_app(app).await;
     info!("stopped");
     Ok(())
+}
+
+/// Creates the audit event of an upgrade.
+fn upgraded(process: Option<u32>, refusal: Option<String>) -> PolicyEvent {
+    PolicyEvent { refusal, ..PolicyEvent::new(PolicyChange::Upgrade { process }, "signal") }
 }
 
 /// Reads the keys in the state folder, or creates them.

@@ -18,6 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
 
 use crate::app::App;
+use crate::audit::Audit;
 use crate::cli::exit::Failure;
 use crate::oauth::{ANSWER_TIMEOUT, Exchange, timeout_awake};
 use crate::regular_file;
@@ -33,6 +34,8 @@ pub(crate) struct Signals {
     is_urgent: bool,
     /// Signal that arrived during blocking work; [`Self::next`] returns it first.
     pending: Option<u8>,
+    /// Audit log whose final entry has the first signal.
+    audit: Audit,
 }
 
 impl Signals {
@@ -49,7 +52,13 @@ impl Signals {
             hangup: None,
             is_urgent: false,
             pending: None,
+            audit: Audit::off(),
         })
+    }
+
+    /// Has the audit log record the first signal as the reason of the stop.
+    pub(crate) fn record_in(&mut self, audit: Audit) {
+        self.audit = audit;
     }
 
     /// Installs the handlers of a command, which the end of its terminal stops as well.
@@ -169,19 +178,21 @@ impl Signals {
         if let Some(number) = self.pending.take() {
             return number;
         }
-        let Self { terminate, interrupt, quit, hangup, .. } = self;
+        let Self { terminate, interrupt, quit, hangup, audit, .. } = self;
         let hangup = async {
             match hangup {
                 Some(hangup) => hangup.recv().await,
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
-            _ = terminate.recv() => 15,
-            _ = interrupt.recv() => 2,
-            _ = quit.recv() => 3,
-            _ = hangup => 1,
-        }
+        let (number, name) = tokio::select! {
+            _ = terminate.recv() => (15, "SIGTERM"),
+            _ = interrupt.recv() => (2, "SIGINT"),
+            _ = quit.recv() => (3, "SIGQUIT"),
+            _ = hangup => (1, "SIGHUP"),
+        };
+        audit.set_stop_reason(name);
+        number
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 
-use crate::app::App;
+use crate::app::{App, ConfigFiles};
 use crate::cli::exit::Failure;
 use crate::cli::loading::{ConfigArgs, LoadedConfig, check_client, options, unknown_client};
 use crate::cli::server::audit_log;
@@ -43,7 +43,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // Files are opened on a blocking thread, so that this one can react to signals.
     let config = Arc::new(config);
     let settings = Arc::clone(&config);
-    let log = signals.run_blocking(move || audit_log::open_log_for_stdio(&settings)).await?;
+    let hashes = files.as_ref().map(ConfigFiles::hashes).unwrap_or_default();
+    let open_log = move || audit_log::open_log_for_stdio(&settings, hashes);
+    let log = signals.run_blocking(open_log).await?;
+    if let Some((audit, _)) = &log {
+        signals.record_in(audit.clone());
+    }
     // The client's first message decides how the upstreams are opened.
     let reading = read_handshake(tokio::io::stdin(), config.server.max_body);
     let (client_says, input) = tokio::select! {
@@ -66,7 +71,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let server_state = Arc::clone(app.server_state());
     let mut serving = pin!(stdio::serve(server_state, client, input, tokio::io::stdout()));
     tokio::select! {
-        () = &mut serving => {}
+        () = &mut serving => app.audit().set_stop_reason("end of input"),
         _ = signals.next() => {
             signals.drain(&app, app.config().server.shutdown_grace, serving).await;
         }

@@ -19,6 +19,9 @@ use crate::config::reader::report::{
     ConfigProblem, ConfigReport, RedactedSource, Severity, Span, ValueError,
 };
 use crate::config::reader::rule_locations::RuleLocations;
+use crate::config::reader::secret_names::{
+    is_harmless_key, is_like_a_secret, may_hold_secrets, secrets_of_url,
+};
 
 /// Value with its span.
 pub(crate) type SpannedValue<'t> = Spanned<DeValue<'t>>;
@@ -43,6 +46,8 @@ pub(crate) struct Diagnostics {
     source_files: Vec<SourceFile>,
     entries: RefCell<Vec<Diagnostic>>,
     secrets: RefCell<Vec<Span>>,
+    /// Malformed URLs, of which parts may be secret.
+    urls: RefCell<Vec<Span>>,
     /// Strings with variables as they are in the file, by the start of their spans.
     source_texts: RefCell<BTreeMap<usize, String>>,
     /// Diagnostics of strings whose variables cannot be replaced, by the start of their spans.
@@ -172,6 +177,50 @@ impl Diagnostics {
         self.secrets.borrow_mut().extend(secrets.map(Spanned::span));
     }
 
+    /// Marks what may be a secret in a value whose meaning is unknown, because of its key: `path`
+    /// ends with the key, and `meant` is the known key that is most like it. A misspelled `headers`
+    /// contains secrets, too. In a table of unknown meaning each text may be one, and everywhere a
+    /// text that looks like a random one.
+    pub(crate) fn redact_unknown(&self, path: &str, value: &SpannedValue<'_>, meant: Option<&str>) {
+        let key = path.rsplit('.').next().unwrap_or(path);
+        let is_harmless = is_harmless_key(meant.unwrap_or(key));
+        let is_secret = may_hold_secrets(path) || meant.is_some_and(is_like_a_secret);
+        self.redact_by_name(is_secret, (is_harmless, !value.get_ref().is_table()), value);
+    }
+
+    fn redact_by_name(
+        &self,
+        is_secret: bool,
+        (is_harmless, is_direct): (bool, bool),
+        value: &SpannedValue<'_>,
+    ) {
+        match value.get_ref() {
+            _ if is_secret => self.redact(value),
+            DeValue::Table(entries) => {
+                for (name, value) in entries {
+                    let is_secret = is_like_a_secret(name.get_ref());
+                    self.redact_by_name(is_secret, (is_harmless, false), value);
+                }
+            }
+            DeValue::Array(entries) => {
+                let how = (is_harmless, is_direct);
+                entries.iter().for_each(|value| self.redact_by_name(false, how, value));
+            }
+            DeValue::String(text) if !is_harmless && (!is_direct || looks_random(text)) => {
+                self.redact(value);
+            }
+            _ => {}
+        }
+    }
+
+    /// Marks user information and query of a malformed URL as secret in all rendered problems.
+    pub(crate) fn redact_url(&self, value: &SpannedValue<'_>) {
+        match value.get_ref() {
+            DeValue::String(_) => self.urls.borrow_mut().push(value.span()),
+            _ => self.redact_by_name(false, (false, false), value),
+        }
+    }
+
     // === Variables ===
 
     /// Records a string with variables as it is in the file.
@@ -247,15 +296,17 @@ impl Diagnostics {
         self,
         files: impl IntoIterator<Item = &'f ConfigFile>,
     ) -> Vec<ConfigProblem> {
-        let (broken, secrets) = (self.is_broken(), self.secrets.take());
+        let (broken, secrets, urls) = (self.is_broken(), self.secrets.take(), self.urls.take());
         let to_source = |(source, file): (&SourceFile, &ConfigFile)| {
             let (name, text) = (file.name.clone(), file.text.as_str());
             match source.format.get() {
                 FileFormat::Toml if !broken => {
                     let here = |s: &&Span| (source.start..source.end()).contains(&s.start);
                     let local = |s: &Span| s.start - source.start..s.end - source.start;
-                    let secrets: Vec<_> = secrets.iter().filter(here).map(local).collect();
-                    RedactedSource::redacted(name, text, &secrets)
+                    let urls = urls.iter().filter(here).map(local);
+                    let urls = urls.flat_map(|url| secrets_of_url(text, url));
+                    let secrets = secrets.iter().filter(here).map(local);
+                    RedactedSource::redacted(name, text, &secrets.chain(urls).collect::<Vec<_>>())
                 }
                 FileFormat::Toml | FileFormat::Broken => {
                     RedactedSource::redacted_invalid_toml(name, text)
@@ -295,6 +346,15 @@ impl Diagnostics {
     ) -> ConfigReport {
         ConfigReport::new(self.into_problems(files))
     }
+}
+
+/// Returns whether a text could be a key or a token.
+fn looks_random(text: &str) -> bool {
+    text.len() >= 20
+        && !text.contains("://")
+        && !text.contains(char::is_whitespace)
+        && text.contains(|c: char| c.is_ascii_digit())
+        && text.contains(|c: char| c.is_ascii_alphabetic())
 }
 
 /// Returns the values in a value that are neither tables nor lists.

@@ -249,7 +249,7 @@ fn merge<'t>(into: &mut DeTable<'t>, from: DeTable<'t>, path: &str, diagnostics:
             }
             _ => {
                 // The value is dropped here, so no later reader redacts its secrets.
-                diagnostics.redact(&value);
+                diagnostics.redact_unknown(&path, &value, None);
                 let what = format!("{} defines this already", diagnostics.line(first.start));
                 let error = ValueError::new(what, "remove one of the two");
                 diagnostics.error(path, Some(name.span()), error);

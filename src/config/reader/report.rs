@@ -13,6 +13,10 @@ use std::sync::Arc;
 use annotate_snippets::renderer::Renderer;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Snippet};
 
+use super::secret_names::{
+    HARMLESS_KEYS, HARMLESS_WORDS, SECRET_WORDS, is_like_a_secret, secrets_of_urls,
+};
+
 /// Problems of one configuration. Its `Display` is [`ConfigReport::render`] without colors.
 #[derive(Clone, PartialEq)]
 pub struct ConfigReport {
@@ -195,8 +199,8 @@ impl RedactedSource {
         for secret in secrets {
             redact(&mut bytes, secret.clone());
         }
-        for user_info in user_infos(text) {
-            redact(&mut bytes, user_info);
+        for secret in secrets_of_urls(text) {
+            redact(&mut bytes, secret);
         }
         Arc::new(Self { name, text: into_text(bytes) })
     }
@@ -207,10 +211,18 @@ impl RedactedSource {
     pub(crate) fn redacted_invalid_toml(name: String, text: &str) -> Arc<Self> {
         let mut bytes = text.as_bytes().to_vec();
         let mut start = 0;
+        // In a table like `[upstreams.a.headers]` each key is the name of a secret.
+        let mut is_secret_table = false;
         for line in text.split_inclusive('\n') {
-            if !is_harmless(line) {
+            if line.trim_start().starts_with('[') {
+                is_secret_table = words(line).skip(1).any(is_like_a_secret);
+            }
+            if is_secret_table && !line.trim_start().starts_with('[') || !is_harmless(line) {
                 let from = line.find('=').filter(|_| begins_with_a_key(line));
                 redact(&mut bytes, start + from.map_or(0, |equals| equals + 1)..start + line.len());
+            } else if let Some(at) = line.find('?').filter(|_| line.contains("://")) {
+                // Where the URL ends is not known.
+                redact(&mut bytes, start + at + 1..start + line.len());
             }
             start += line.len();
         }
@@ -218,24 +230,15 @@ impl RedactedSource {
     }
 }
 
-/// Returns the user information of each URL in a text (RFC 3986, 3.2.1), because the value of any
-/// key may be a URL with a password.
-fn user_infos(text: &str) -> impl Iterator<Item = Span> {
-    text.match_indices("://").filter_map(|(at, separator)| {
-        let start = at + separator.len();
-        let rest = &text[start..];
-        let ends_url = |c: char| c.is_whitespace() || matches!(c, '"' | '\'');
-        let url = &rest[..rest.find(ends_url).unwrap_or(rest.len())];
-        url.rfind('@').map(|length| start..start + length)
-    })
-}
-
 fn is_harmless(line: &str) -> bool {
     if line.trim_start().starts_with('[') {
         return !line.contains(['=', '"', '\'']);
     }
     let mut words = words(line);
-    let starts_harmless = words.next().is_none_or(|first| HARMLESS_KEYS.contains(&first));
+    let key = line.split_once('=').map_or("", |(key, _)| key.trim());
+    let starts_harmless = words.next().is_none_or(|first| {
+        HARMLESS_KEYS.contains(&first) || first == key && HARMLESS_WORDS.contains(&first)
+    });
     let continues_harmless =
         !words.any(|word| SECRET_WORDS.iter().any(|secret| word.starts_with(secret)));
     starts_harmless && continues_harmless && !(line.contains("://") && line.contains('@'))
@@ -317,40 +320,6 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
 
 /// Maximum number of rendered problems.
 const MAX_RENDERED: usize = 50;
-
-/// Keys whose values are never secrets. The line of a key that is missing here is redacted.
-const HARMLESS_KEYS: [&str; 27] = [
-    "include",
-    "listen",
-    "path",
-    "public_url",
-    "allowed_hosts",
-    "allowed_origins",
-    "max_body",
-    "max_connections",
-    "versions",
-    "page_size",
-    "mode",
-    "separator",
-    "era",
-    "timeouts",
-    "retry",
-    "limits",
-    "prompts_dir",
-    "enabled",
-    "prefix",
-    "prompts",
-    "tools",
-    "resources",
-    "command",
-    "cwd",
-    "url",
-    "role",
-    "level",
-];
-
-/// Keys of secrets, or of tables with secrets.
-const SECRET_WORDS: [&str; 5] = ["env", "headers", "auth", "token", "password"];
 
 /// Known keys whose values may contain secrets.
 const OTHER_KEYS: [&str; 4] = ["args", "pass_env", "key_sha256", "rename"];

@@ -16,7 +16,7 @@ use toml::de::{DeArray, DeString, DeTable, DeValue};
 
 use crate::config::reader::diagnostics::Diagnostics;
 pub(crate) use crate::config::reader::diagnostics::{Parsed, SpannedValue};
-use crate::config::reader::report::{Severity, Span, ValueError, did_you_mean};
+use crate::config::reader::report::{Severity, Span, ValueError, did_you_mean, nearest};
 use crate::config::reader::rule_locations::{RuleLocations, join};
 
 // === Table ===
@@ -49,13 +49,14 @@ impl<'a> TableReader<'a> {
         let known_keys = self.known_keys.into_inner();
         for (key, value) in self.entries.into_iter().flat_map(DeTable::iter) {
             if !known_keys.contains(&key.get_ref().as_ref()) {
-                // A misspelled `headers` contains secrets, too.
-                self.diagnostics.redact(value);
+                let path = join(&self.path, key.get_ref());
+                let meant = nearest(key.get_ref(), known_keys.iter().copied());
+                self.diagnostics.redact_unknown(&path, value, meant);
                 let remedy = foreign_key_remedy(key.get_ref(), &known_keys)
                     .or_else(|| did_you_mean(key.get_ref(), known_keys.iter().copied()))
                     .unwrap_or_else(|| format!("known here: {}", known_keys.join(", ")));
                 let error = ValueError::new("no such key", remedy);
-                self.diagnostics.error(join(&self.path, key.get_ref()), Some(key.span()), error);
+                self.diagnostics.error(path, Some(key.span()), error);
             }
         }
         result
@@ -327,6 +328,13 @@ impl<'a> TableReader<'a> {
     pub(crate) fn redact(&self, key: &'a str) {
         if let Some((_, value)) = self.entry(key) {
             self.diagnostics.redact(value);
+        }
+    }
+
+    /// Marks what may be a secret in the URL of the key, which is malformed.
+    pub(crate) fn redact_url(&self, key: &'a str) {
+        if let Some((_, value)) = self.entry(key) {
+            self.diagnostics.redact_url(value);
         }
     }
 

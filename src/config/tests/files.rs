@@ -109,7 +109,7 @@ fn each_mistake_is_drawn_on_its_own_file() {
     error: upstreams.a.comand: no such key
      --> conf.d/a.toml:4:1
       |
-    4 | comand = ***
+    4 | comand = "x"
       | ^^^^^^ did you mean `command`?
 
     error: upstreams.b.era: "ancient" is not a choice here
@@ -121,7 +121,7 @@ fn each_mistake_is_drawn_on_its_own_file() {
     error: server.path: weir.toml:3 defines this already
      --> conf.d/b.toml:5:1
       |
-    5 | path = ****
+    5 | path = "/x"
       | ^^^^ remove one of the two
     "#);
 }

@@ -279,7 +279,7 @@ fn a_complaint_quotes_what_is_written_and_is_about_what_it_stands_for() {
     error: upstreams.a.url: a URL must not hold credentials
      --> weir.toml:8:7
       |
-    8 | url = ********
+    8 | url = "${URL}"
       |       ^^^^^^^^ put them in auth, with type = "basic"
 
     error: upstreams.b.command: an empty string means nothing here

@@ -108,7 +108,7 @@ prompts_dir = "p"
     error: server.listne: no such key
      --> weir.toml:2:1
       |
-    2 | listne = *************
+    2 | listne = "127.0.0.1:1"
       | ^^^^^^ did you mean `listen`?
     "#);
 }
@@ -123,7 +123,7 @@ hasty = true
 color = "red"
 "#,
     );
-    insta::assert_snapshot!(rendered, @r"
+    insta::assert_snapshot!(rendered, @r#"
     error: upstreams.guide.hasty: no such key
      --> weir.toml:3:1
       |
@@ -133,9 +133,9 @@ color = "red"
     error: log.color: no such key
      --> weir.toml:5:1
       |
-    5 | color = *****
+    5 | color = "red"
       | ^^^^^ known here: level, format
-    ");
+    "#);
 }
 
 #[test]
@@ -606,7 +606,7 @@ env = { "A=B" = "hunter2" }
     error: upstreams.a.url: a URL must not hold credentials
      --> weir.toml:2:7
       |
-    2 | url = ***********************
+    2 | url = "https://**********@h/"
       |       ^^^^^^^^^^^^^^^^^^^^^^^ put them in auth, with type = "basic"
 
     error: upstreams.a.header: no such key
@@ -1121,4 +1121,113 @@ fn a_host_or_an_origin_that_no_request_can_have_is_refused_when_it_is_read() {
         let error = parse(&format!("[server]\npublic_url = {url:?}\n")).expect_err(url);
         assert!(error.to_string().contains("server.public_url"), "{error}");
     }
+}
+
+#[test]
+fn a_value_that_is_no_secret_is_shown_as_it_stands_in_the_file() {
+    let drawn = |line: &str| {
+        let url = if line.starts_with("url") { "" } else { "url = \"https://h/\"\n" };
+        let text = format!("[upstreams.a]\n{url}{line}\n");
+        let rendered = mistakes(&text);
+        let lines = rendered.lines().filter_map(|line| line.split_once(" | "));
+        assert!(!rendered.contains("hunt"), "{rendered}");
+        lines.map(|(_, line)| line).collect::<Vec<_>>().join("\n")
+    };
+    for shown in [
+        r#"url = "htp://x""#,
+        r#"url = "example.com""#,
+        r#"url = "https://h:99999/mcp""#,
+        r#"url = "${LEAK}""#,
+        "retries = 5",
+        "retries = true",
+        "retries = 1.5",
+        "tries = [1, 2]",
+        r#"tiemouts = { call = "5s" }"#,
+        r#"color = "blue""#,
+        r#"transprot = "htp""#,
+        r#"lazzy = "yes""#,
+        r#"transport = "stdio""#,
+    ] {
+        let text = format!("[upstreams.a]\n{shown}\n");
+        let text = if shown.starts_with("url") { text } else { text + "url = \"https://h/\"\n" };
+        let environment = [("LEAK", "ftp://hunter2")].into_iter().collect();
+        let options = Options { environment, ..Options::default() };
+        let rendered = Config::parse(&text, Path::new("weir.toml"), &options).unwrap_err();
+        assert!(rendered.to_string().contains(shown), "{shown}: {rendered}");
+        assert!(!rendered.to_string().contains("hunt"), "{shown}: {rendered}");
+    }
+    for (written, shown) in [
+        (r#"url = "htp://me:hunter2@x/""#, r#"url = "htp://**********@x/""#),
+        (r#"url = "htp://x/p?key=hunter2""#, r#"url = "htp://x/p?***********""#),
+        (r#"url = "me:hunter2@x""#, r#"url = "**********@x""#),
+        (r#"url = "x/y?hunter2""#, r#"url = "x/y?*******""#),
+        (r#"url = "https://h/#hunter2""#, r#"url = "https://h/#*******""#),
+        (r#"url = "https://me:hunt?er2@h/""#, r#"url = "https://***********@h/""#),
+        (r#"url = "ftp:me:hunter2\u0040h/?x""#, "url = ******"),
+        (r#"url = { x = "hunter2" }"#, "url = { x = *********"),
+        (r#"headrs = { X = "hunter2" }"#, "headrs = { X = *********"),
+        (r#"http_headers = { X = "hunter2", Y = 1 }"#, "http_headers = { X = *********, Y = *"),
+        (r#"extra = { x = "hunter2", n = 7 }"#, "extra = { x = *********, n = 7"),
+        (r#"api_token = "hunter2""#, "api_token = *********"),
+        ("passwrd = 1234", "passwrd = ****"),
+        (r#"ulr = "https://me:hunter2@h/?hunter2""#, r#"ulr = "https://**********@h/?*******""#),
+        (r#"color = "hunter2hunter2hunter2""#, "color = ***********************"),
+        (
+            r#"auth = { type = "bearer", token = "hunter2", x = "hunter2" }"#,
+            "token = *********, x = *********",
+        ),
+        (r#"env.X = "hunter2""#, "env.X = *********"),
+    ] {
+        let line = drawn(written);
+        assert!(line.contains(shown), "{written}: {line}");
+    }
+}
+
+#[test]
+fn a_path_in_place_of_a_private_key_is_answered_with_the_form_that_is_meant() {
+    let https = "[upstreams.a]\nurl = \"https://h/\"\n";
+    for (text, key) in [
+        ("[server.tls]\ncert = \"a.crt\"\nkey = \"tls.key\"\n".to_owned(), "server.tls.key"),
+        (
+            "[server.tls]\ncert = \"a.crt\"\nkey = \"/etc/weir/private\"\n".to_owned(),
+            "server.tls.key",
+        ),
+        (format!("{https}tls = {{ cert = \"a\", key = \"c.pem\" }}\n"), "upstreams.a.tls.key"),
+        (
+            format!(
+                "{https}auth = {{ type = \"oauth\", grant = \"client_credentials\", client_id = \"w\", client_key = \"s/k\" }}\n"
+            ),
+            "upstreams.a.auth.client_key",
+        ),
+    ] {
+        let report = parse(&text).unwrap_err();
+        let problem = report.problems().iter().find(|it| it.key == key).expect(key);
+        assert_eq!(
+            problem.what,
+            "this is not a private key in PEM, but looks like the path of one"
+        );
+        let name = key.rsplit('.').next().expect("a name");
+        assert_eq!(problem.remedy, format!("write {name} = {{ file = \"…\" }}"));
+    }
+}
+
+#[test]
+fn a_line_that_is_not_toml_is_shown_where_it_holds_no_secret() {
+    for (written, is_shown) in [
+        ("listen = \"127.0.0.1:80\" 7", true),
+        ("max_reply = 5 MiB", true),
+        ("pinning = locked", true),
+        ("url = \"htp://x", true),
+        ("url = \"htp://me:hunter2@x", false),
+        ("url = \"htp://x?hunter2", false),
+        ("token = hunter2", false),
+        ("list hunter2", false),
+        ("x = hunter2", false),
+    ] {
+        let rendered = mistakes(&format!("[upstreams.a]\n{written}\n"));
+        assert_eq!(rendered.contains(written), is_shown, "{written}: {rendered}");
+        assert!(!rendered.contains("hunter2"), "{written}: {rendered}");
+    }
+    let rendered = mistakes("[upstreams.a.headers]\nlevel = \"hunter2\n");
+    assert!(!rendered.contains("hunter2"), "{rendered}");
 }

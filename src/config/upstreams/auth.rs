@@ -181,7 +181,8 @@ fn read_credentials(
     let keys = CredentialKeys::read(t);
     let secret = |key| secrets::read_secret(t, key, resolver, used);
     let (token, password) = (secret("token"), secret("password"));
-    let (client_secret, client_key) = (secret("client_secret"), secret("client_key"));
+    let client_secret = secret("client_secret");
+    let client_key = secrets::read_private_key(t, "client_key", resolver, used);
     if !t.has("type") {
         let remedy = "add type = \"bearer\", \"basic\", \"oauth\" or \"none\"";
         t.error("type", ValueError::new("is missing", remedy));

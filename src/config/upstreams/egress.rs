@@ -9,7 +9,7 @@ use crate::config::reader::report::ValueError;
 use crate::config::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::config::reader::value;
 use crate::config::reader::variables::Environment;
-use crate::config::secrets::read_secret;
+use crate::config::secrets::{read_private_key, read_secret};
 use crate::regular_file;
 use crate::secret::Secret;
 use crate::upstream::connect::Egress;
@@ -166,7 +166,7 @@ pub(super) fn read_tls(
 
 fn tls(t: &TableReader<'_>, context: &LoadContext<'_>, used: bool) -> Option<TlsSettings> {
     let UpstreamTlsKeys { ca, cert, .. } = UpstreamTlsKeys::read(t);
-    let key = read_secret(t, "key", &context.resolver, used);
+    let key = read_private_key(t, "key", &context.resolver, used);
     for (name, other) in [("cert", "key"), ("key", "cert")] {
         if t.has(name) && !t.has(other) {
             let what = format!("{name} without {other} is no identity");
