@@ -390,9 +390,9 @@ fn what_waits_for_a_restart_is_named_and_who_runs_is_found_where_it_listens() {
     replace_file(folder, "weir.toml", &first);
     assert_eq!(reload(), ["the configuration is unchanged"]);
     let kept = || std::fs::read_dir(folder.join("state")).expect("a folder").count();
-    assert_eq!(kept(), 3, "the token, the sealing keys, and where it listens");
+    assert_eq!(kept(), 4, "the token, the sealing keys, first definitions, where it listens");
     served.end();
-    assert_eq!(kept(), 2);
+    assert_eq!(kept(), 3);
 }
 
 #[test]

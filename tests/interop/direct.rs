@@ -16,33 +16,47 @@ use crate::pipe::Era::{self, Legacy, Modern};
 use crate::pipe::Pipe;
 
 /// A real server over stdio.
-struct Server {
+pub(crate) struct Server {
     /// Name of its upstream.
-    name: &'static str,
-    program: PathBuf,
-    arguments: Vec<String>,
-    path: Option<&'static str>,
+    pub(crate) name: &'static str,
+    pub(crate) program: PathBuf,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) environment: Vec<(&'static str, String)>,
+    /// Its working folder, if that is its own.
+    pub(crate) folder: Option<PathBuf>,
     /// Newest era that the server speaks, which Weir has to detect.
-    era: Era,
+    pub(crate) era: Era,
+    /// Revision that it speaks in the legacy era.
+    pub(crate) legacy_revision: &'static str,
     /// Requests with a repeatable response, with the server's own names.
-    requests: Vec<(&'static str, Value)>,
+    pub(crate) requests: Vec<(&'static str, Value)>,
+    /// Names of items with members that Weir leaves out.
+    pub(crate) left_out: Vec<(&'static str, &'static str)>,
+    /// Names of items that Weir does not list.
+    pub(crate) unlisted: Vec<&'static str>,
 }
 
 impl Server {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).stderr(Stdio::null());
-        if let Some(path) = self.path {
-            command.env("PATH", path);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        if let Some(folder) = &self.folder {
+            command.current_dir(folder);
         }
         command
     }
 
     fn configuration(&self) -> String {
         let Self { name, program, arguments, .. } = self;
-        let path = self.path.map(|path| format!("env = {{ PATH = {path:?} }}\n"));
-        let path = path.unwrap_or_default();
-        format!("[upstreams.{name}]\ncommand = {program:?}\nargs = {arguments:?}\n{path}")
+        let variables = self.environment.iter().map(|(name, value)| format!("{name} = {value:?}"));
+        let variables = variables.collect::<Vec<_>>().join(", ");
+        let folder = self.folder.as_ref().map(|folder| format!("cwd = {folder:?}\n"));
+        let folder = folder.unwrap_or_default();
+        format!(
+            "[upstreams.{name}]\ncommand = {program:?}\nargs = {arguments:?}\n\
+             env = {{ {variables} }}\n{folder}"
+        )
     }
 
     /// Public name of one of its prompts or tools.
@@ -56,9 +70,21 @@ fn servers(repository: &Path, page: &str) -> Vec<Server> {
     let nowhere = Some("/nonexistent");
     let repository = repository.to_str().unwrap();
     let at = |program: &str| part(program);
-    let server = |name, program, arguments: &[&str], path, era, requests| {
+    let server = |name, program, arguments: &[&str], path: Option<&str>, era, requests| {
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        Server { name, program, arguments, path, era, requests }
+        let environment = path.map(|path| ("PATH", path.to_owned())).into_iter().collect();
+        Server {
+            name,
+            program,
+            arguments,
+            environment,
+            folder: None,
+            era,
+            legacy_revision: "2025-11-25",
+            requests,
+            left_out: Vec::new(),
+            unlisted: Vec::new(),
+        }
     };
     let call = |name: &str, with: Value| ("tools/call", json!({ "name": name, "arguments": with }));
     let get = |name: &str, with: Value| ("prompts/get", json!({ "name": name, "arguments": with }));
@@ -191,15 +217,25 @@ const LISTS: [(&str, &str); 4] = [
 
 /// Direct lists of a server in one era, in the form in which Weir lists them, and its responses.
 async fn direct_results(server: &Server, era: Era) -> (Vec<Vec<Value>>, Vec<Value>) {
-    let mut pipe = Pipe::open(server.command(), era).await;
+    let mut pipe = Pipe::open_server(server.command(), era).await;
     let mut lists = Vec::new();
+    let mut unlisted = 0;
     for (method, member) in LISTS {
         let mut items = pipe.list(era, method, member).await;
+        let all = items.len();
+        items.retain(|item| !server.unlisted.iter().any(|name| item["name"] == *name));
+        unlisted += all - items.len();
         for item in items.iter_mut().filter(|_| matches!(member, "prompts" | "tools")) {
-            item["name"] = server.public(&item["name"]);
+            let own = item["name"].clone();
+            for (_, member) in server.left_out.iter().filter(|(name, _)| own == *name) {
+                let removed = item.as_object_mut().unwrap().remove(*member);
+                assert!(removed.is_some(), "{}: {own} has no {member}", server.name);
+            }
+            item["name"] = server.public(&own);
         }
         lists.push(items);
     }
+    assert_eq!(unlisted, server.unlisted.len(), "{}", server.name);
     let mut answers = Vec::new();
     for (method, params) in &server.requests {
         answers.push(pipe.request(era, method, params.clone()).await);
@@ -207,13 +243,15 @@ async fn direct_results(server: &Server, era: Era) -> (Vec<Vec<Value>>, Vec<Valu
     (lists, answers)
 }
 
-/// Compares Weir's lists and responses with those of each server.
+/// Compares Weir's lists and responses with those of each server. Returns the number of items in
+/// each list.
 async fn compare(
     weir: &mut Pipe,
     era: Era,
     servers: &[Server],
     direct: &[(Vec<Vec<Value>>, Vec<Value>)],
-) {
+) -> [usize; 4] {
+    let mut counts = [0; 4];
     for (kind, (method, member)) in LISTS.into_iter().enumerate() {
         // A tool that requires a task is not listed to clients without tasks.
         let needs_task = |item: &&Value| item["execution"]["taskSupport"] == "required";
@@ -222,10 +260,14 @@ async fn compare(
         let mut expected: Vec<_> = usable.map(Value::to_string).collect();
         let listed = weir.list(era, method, member).await;
         let mut listed: Vec<_> = listed.iter().map(Value::to_string).collect();
-        assert!(!expected.is_empty(), "no server answers {method}");
         // The order is Weir's own.
         expected.sort();
         listed.sort();
+        counts[kind] = listed.len();
+        let surplus: Vec<_> = listed.iter().filter(|item| !expected.contains(item)).collect();
+        let missing: Vec<_> = expected.iter().filter(|item| !listed.contains(item)).collect();
+        let none: Vec<&String> = Vec::new();
+        assert_eq!((surplus, missing), (none.clone(), none), "{method}, {era:?}");
         assert_eq!(listed, expected, "{method}, {era:?}");
     }
     for (server, (_, answers)) in servers.iter().zip(direct) {
@@ -240,10 +282,12 @@ async fn compare(
             assert_eq!(answer, *expected, "{}, {method}, {params}, {era:?}", server.name);
         }
     }
+    counts
 }
 
-/// Starts Weir in front of the servers, each in its declared era, and compares.
-async fn compare_all(servers: &[Server], rest: &str) {
+/// Starts Weir in front of the servers, each in its declared era, and compares. Returns the number
+/// of items in each list for a legacy client.
+pub(crate) async fn compare_all(servers: &[Server], rest: &str) -> [usize; 4] {
     let configuration: Vec<_> =
         servers.iter().map(|server| server.configuration() + rest).collect();
     // Responses to a prompt without its arguments are compared, too.
@@ -260,7 +304,7 @@ async fn compare_all(servers: &[Server], rest: &str) {
     for server in servers {
         let up = log.logged("upstream connected", server.name).await;
         let revision = match server.era {
-            Legacy => "2025-11-25",
+            Legacy => server.legacy_revision,
             Modern => "2026-07-28",
         };
         assert_eq!(up["revision"], revision, "{}", server.name);
@@ -268,7 +312,7 @@ async fn compare_all(servers: &[Server], rest: &str) {
     }
     compare(&mut weir, Modern, servers, &direct).await;
     weir.shake_hands().await;
-    compare(&mut weir, Legacy, servers, &direct).await;
+    compare(&mut weir, Legacy, servers, &direct).await
 }
 
 #[tokio::test]
@@ -278,14 +322,16 @@ async fn a_real_server_lists_and_answers_through_weir_what_it_does_directly() {
         let git = Command::new("git").arg("init").arg("--quiet").arg(repository.path()).status();
         assert!(soon(git).await.unwrap().success());
         let mut servers = servers(repository.path(), &page().await);
-        compare_all(&servers, "").await;
+        let counts = compare_all(&servers, "").await;
+        assert!(!counts.contains(&0), "no server has items of a kind: {counts:?}");
 
         // Servers of both eras once more in the legacy era, where the configuration forces it.
         servers.retain(|server| server.era == Modern);
         for server in &mut servers {
             server.era = Legacy;
         }
-        compare_all(&servers, "era = \"legacy\"\n").await;
+        let counts = compare_all(&servers, "era = \"legacy\"\n").await;
+        assert!(!counts.contains(&0), "no server has items of a kind: {counts:?}");
     };
     tokio::task::LocalSet::new().run_until(everyone).await;
 }

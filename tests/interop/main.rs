@@ -16,6 +16,7 @@ mod egress;
 mod expected;
 mod fleet;
 mod malformed;
+mod many;
 mod numbers;
 mod oauth;
 #[cfg(target_os = "linux")]

@@ -24,16 +24,27 @@ pub(crate) struct Pipe {
     stdin: ChildStdin,
     lines: Lines<BufReader<ChildStdout>>,
     asked: u64,
+    /// Whether lines that are no JSON are skipped.
+    skips: bool,
 }
 
 impl Pipe {
     /// Starts the program and, in the legacy era, initializes.
-    pub(crate) async fn open(mut command: Command, era: Era) -> Self {
+    pub(crate) async fn open(command: Command, era: Era) -> Self {
+        Self::start(command, era, false).await
+    }
+
+    /// Starts a server, some of which write other text to stdout as well.
+    pub(crate) async fn open_server(command: Command, era: Era) -> Self {
+        Self::start(command, era, true).await
+    }
+
+    async fn start(mut command: Command, era: Era, skips: bool) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().unwrap();
         let stdin = child.stdin.take().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut pipe = Self { child, stdin, lines, asked: 0 };
+        let mut pipe = Self { child, stdin, lines, asked: 0, skips };
         if era == Legacy {
             pipe.shake_hands().await;
         }
@@ -75,7 +86,11 @@ impl Pipe {
             // The first response comes after the start of the program, beside many others.
             let line = within(RUN_PATIENCE, self.lines.next_line()).await.unwrap();
             let line = line.unwrap_or_else(|| panic!("no answer to {ask}"));
-            let mut answer: Value = serde_json::from_str(&line).unwrap();
+            if self.skips && !line.starts_with('{') {
+                continue;
+            }
+            let answer = serde_json::from_str(&line);
+            let mut answer: Value = answer.unwrap_or_else(|bad| panic!("{bad}: {line} to {ask}"));
             // Notifications of the server come between the responses.
             if answer["id"] == id && answer.get("method").is_none() {
                 answer.as_object_mut().unwrap().retain(|key, _| key != "jsonrpc" && key != "id");

@@ -9,7 +9,7 @@ use crate::mcp::kind::Kind;
 use crate::quote::quote;
 
 // These limits are not configurable: a larger item was not written for a model to read, and views
-// are built for these sizes.
+// are built for these sizes. Decision 0043 has what real servers define.
 
 /// The largest accepted definition, in bytes.
 pub const MAX_DEFINITION_BYTES: usize = 64 * 1024;

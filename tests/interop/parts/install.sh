@@ -21,7 +21,7 @@ usage: install.sh [PART...]
        install.sh apt PACKAGE...    install Debian packages as root
 
 parts by day, the default: $BY_DAY
-other parts: agents (for the night), contextforge (for ./dev bench)
+other parts: agents, servers (for the night), contextforge (for ./dev bench)
 USAGE
 }
 
@@ -32,7 +32,7 @@ main() {
     esac
     local name failed=
     for name in ${@:-$BY_DAY}; do
-        case " $BY_DAY agents contextforge " in
+        case " $BY_DAY agents servers contextforge " in
             *" $name "*) ;;
             *) usage >&2; fail "there is no part '$name'" ;;
         esac
@@ -101,6 +101,12 @@ part_kubernetes() { npm_part kubernetes "$PARTS/kubernetes" mcp-server-kubernete
 part_conformance() { npm_part conformance "$PARTS/conformance" @modelcontextprotocol/conformance; }
 part_oidc() { npm_part oidc "$PARTS/oidc" oidc-provider; }
 part_agents() { npm_part agents "$PARTS/agents" @openai/codex; }
+
+# Real servers: .cache/interop/servers and servers_python. What is optional for a package is not needed to list and call.
+part_servers() {
+    NPM_CONFIG_OMIT=optional npm_part servers "$PARTS/servers" nx-mcp
+    venv servers_python
+}
 
 part_mcp1() { venv mcp1; }
 part_mcp2() { venv mcp2; }
