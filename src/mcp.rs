@@ -55,4 +55,7 @@ pub mod code {
     pub const UNSUPPORTED_PROTOCOL_VERSION: i64 = -32022;
     /// URL elicitation required; revision 2025-11-25 only.
     pub const URL_ELICITATION_REQUIRED: i64 = -32042;
+    /// Data of the error by which Weir refuses a session that it does not know, so that another
+    /// Weir can tell that from an error of the request.
+    pub const UNKNOWN_SESSION: &str = r#"{"weir/session":"unknown"}"#;
 }

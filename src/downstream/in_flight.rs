@@ -50,7 +50,7 @@ impl InFlightRequests {
             return None;
         }
         let cancelled = self.end.child_token();
-        let reason = CancelReason::default();
+        let reason = CancelReason::unset();
         open.insert(id.clone(), (cancelled.clone(), reason.clone()));
         Some(InFlightGuard { in_flight: Arc::clone(self), id: id.clone(), cancelled, reason })
     }

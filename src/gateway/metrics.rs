@@ -5,7 +5,7 @@
 //! the number of time series is bounded by methods and codes. Only a rejection by a limit takes a
 //! lock, for one map label.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -177,7 +177,7 @@ impl ClientContext {
 /// Invariant: the roles are those of the configuration; those that belong to one client, which have
 /// no name, count as one. Counting allocates no memory and takes no lock.
 #[derive(Debug, Default)]
-pub struct RoleMetrics(HashMap<Arc<str>, Arc<RoleCounts>>);
+pub struct RoleMetrics(Vec<(Arc<str>, Arc<RoleCounts>)>);
 
 /// Counts of one role.
 #[derive(Debug, Default)]
@@ -190,10 +190,15 @@ impl RoleMetrics {
     /// Creates the counts of these roles. Those that there were `before` go on.
     pub(super) fn new<'r>(roles: impl IntoIterator<Item = &'r str>, before: Option<&Self>) -> Self {
         let names = roles.into_iter().map(label).chain([NO_ROLE]);
-        let counts = |name: &str| {
-            before.and_then(|before| before.0.get(name).map(Arc::clone)).unwrap_or_default()
-        };
-        Self(names.map(|name| (name.into(), counts(name))).collect())
+        let counts =
+            |name: &str| before.and_then(|before| before.find(name).cloned()).unwrap_or_default();
+        let names: BTreeSet<_> = names.collect();
+        Self(names.into_iter().map(|name| (name.into(), counts(name))).collect())
+    }
+
+    fn find(&self, name: &str) -> Option<&Arc<RoleCounts>> {
+        let at = self.0.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;
+        Some(&self.0[at].1)
     }
 
     /// Counts a request.
@@ -208,15 +213,12 @@ impl RoleMetrics {
 
     /// Calls `count` for each role of a principal: the names of several are joined with `+`.
     fn each(&self, role: &str, count: impl Fn(&RoleCounts)) {
-        role.split('+').filter_map(|name| self.0.get(label(name))).for_each(|counts| count(counts));
+        role.split('+').filter_map(|name| self.find(label(name))).for_each(|counts| count(counts));
     }
 
     /// Returns the names of the roles, with the number of requests.
     pub fn requests(&self) -> Vec<(&str, u64)> {
-        let mut all: Vec<_> =
-            self.0.iter().map(|(name, counts)| (&**name, counts.requests.read())).collect();
-        all.sort_unstable();
-        all
+        self.0.iter().map(|(name, counts)| (&**name, counts.requests.read())).collect()
     }
 
     /// Returns the names of the roles with the reasons for which they were refused, and the

@@ -126,20 +126,26 @@ pub struct CallContext {
 }
 
 /// Reason that a client gives when it cancels a request, bounded. Cheap to clone; clones share it.
+/// The default is that of a request that cannot be cancelled with a reason.
 #[derive(Debug, Clone, Default)]
-pub struct CancelReason(Arc<OnceLock<Box<str>>>);
+pub struct CancelReason(Option<Arc<OnceLock<Box<str>>>>);
 
 impl CancelReason {
+    /// Creates the reason of a request that may be cancelled with one.
+    pub fn unset() -> Self {
+        Self(Some(Arc::default()))
+    }
+
     /// Sets the reason, of which at most [`MAX_CANCEL_REASON_BYTES`] are kept. The first one
     /// counts.
     pub fn set(&self, reason: &str) {
         let reason = &reason[..reason.floor_char_boundary(MAX_CANCEL_REASON_BYTES)];
-        let _ = self.0.set(reason.into());
+        let _ = self.0.as_ref().map(|cell| cell.set(reason.into()));
     }
 
     /// The reason, if the client has given one.
     pub fn get(&self) -> Option<&str> {
-        self.0.get().map(AsRef::as_ref)
+        self.0.as_ref()?.get().map(AsRef::as_ref)
     }
 }
 

@@ -10,6 +10,7 @@
 //! itself by removing less important ones, the oldest first; it never removes an equally important
 //! one. Nothing here decides what is served.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
@@ -65,9 +66,17 @@ pub(super) struct ApprovedTexts {
     folder: PathBuf,
 }
 
+/// Files of the folder, with the bytes that they take together.
+#[derive(Default)]
+struct Entries {
+    files: HashMap<PathBuf, Entry>,
+    bytes: u64,
+    /// Files that may be removed, once that is needed; without those that were written since.
+    queue: Option<Vec<PathBuf>>,
+}
+
 /// File of the folder.
 struct Entry {
-    path: PathBuf,
     importance: Importance,
     written: SystemTime,
     bytes: u64,
@@ -128,18 +137,15 @@ impl ApprovedTexts {
                 }
                 Err(_) => {
                     let entries = entries.get_or_insert_with(|| self.entries(&importance));
+                    let (path, importance) = (self.path(&digest), importance(&digest));
                     // A damaged one is replaced.
-                    entries.retain(|entry| entry.path != self.path(&digest));
-                    free_space(entries, blocks(bytes), importance(&digest))
-                        .and_then(|()| self.replace(&self.path(&digest), &text))
-                        .map(|()| {
-                            entries.push(Entry {
-                                path: self.path(&digest),
-                                importance: importance(&digest),
-                                written: SystemTime::now(),
-                                bytes: blocks(bytes),
-                            });
-                        })
+                    entries.remove(&path);
+                    let entry =
+                        Entry { importance, written: SystemTime::now(), bytes: blocks(bytes) };
+                    entries
+                        .free_space(entry.bytes, importance)
+                        .and_then(|()| self.replace(&path, &text))
+                        .map(|()| entries.insert(path, entry))
                 }
             };
             match kept {
@@ -156,7 +162,7 @@ impl ApprovedTexts {
         }
         if entries.is_some() {
             // Another process may have written at the same time.
-            let _ = free_space(&mut self.entries(&importance), 0, Importance::FirstSeen);
+            let _ = self.entries(&importance).free_space(0, Importance::FirstSeen);
         }
         (stored, problem)
     }
@@ -172,7 +178,7 @@ impl ApprovedTexts {
     pub(super) fn write_first_seen(&self, upstream: &str, seen: &PinFile) -> io::Result<()> {
         let text = seen.to_text_with(FIRST_SEEN_HEADER);
         let mut entries = self.entries(&|_| Importance::Approved);
-        free_space(&mut entries, blocks(text.len() as u64), Importance::FirstSeen)?;
+        entries.free_space(blocks(text.len() as u64), Importance::FirstSeen)?;
         self.replace(&self.first_seen(upstream), text.as_bytes())
     }
 
@@ -190,7 +196,8 @@ impl ApprovedTexts {
     }
 
     /// Lists the files of the folder.
-    fn entries(&self, importance: &impl Fn(&Digest) -> Importance) -> Vec<Entry> {
+    fn entries(&self, importance: &impl Fn(&Digest) -> Importance) -> Entries {
+        let mut entries = Entries::default();
         let entry = |entry: fs::DirEntry| {
             let about = entry.metadata().ok()?;
             let name = entry.file_name();
@@ -203,34 +210,56 @@ impl ApprovedTexts {
             };
             let written = about.modified().unwrap_or(SystemTime::UNIX_EPOCH);
             let bytes = blocks(about.size());
-            Some(Entry { path: entry.path(), importance, written, bytes })
+            Some((entry.path(), Entry { importance, written, bytes }))
         };
-        fs::read_dir(&self.folder).into_iter().flatten().flatten().filter_map(entry).collect()
+        let files = fs::read_dir(&self.folder).into_iter().flatten().flatten().filter_map(entry);
+        files.for_each(|(path, entry)| entries.insert(path, entry));
+        entries
     }
 }
 
-/// Removes less important files, the oldest of the least important first, until a new one fits.
-fn free_space(entries: &mut Vec<Entry>, bytes: u64, importance: Importance) -> io::Result<()> {
-    let mut total: u64 = entries.iter().map(|entry| entry.bytes).sum();
-    if total + bytes <= MAX_BYTES {
-        return Ok(());
+impl Entries {
+    fn insert(&mut self, path: PathBuf, entry: Entry) {
+        self.bytes += entry.bytes;
+        self.files.insert(path, entry);
     }
-    let removable = entries.iter().filter(|entry| entry.importance < importance);
-    let spare: u64 = removable.map(|entry| entry.bytes).sum();
-    if total - spare + bytes > MAX_BYTES {
-        let text = format!("the folder is full: approved texts take {} MiB", MAX_BYTES >> 20);
-        return Err(io::Error::new(io::ErrorKind::StorageFull, text));
+
+    /// Returns the files of lower importance than approved ones, the next to be removed last.
+    fn queue(&self) -> Vec<PathBuf> {
+        let files = self.files.iter().filter(|(_, entry)| entry.importance < Importance::Approved);
+        let mut files: Vec<_> = files.collect();
+        files.sort_by_key(|(_, entry)| Reverse((entry.importance, entry.written)));
+        files.into_iter().map(|(path, _)| path.clone()).collect()
     }
-    // The next one to remove is last.
-    entries.sort_by_key(|entry| std::cmp::Reverse((entry.importance, entry.written)));
-    while total + bytes > MAX_BYTES
-        && let Some(entry) = entries.pop_if(|entry| entry.importance < importance)
-    {
-        // Another process may have removed it.
-        let _ = fs::remove_file(&entry.path);
-        total -= entry.bytes;
+
+    fn remove(&mut self, path: &Path) {
+        self.bytes -= self.files.remove(path).map_or(0, |entry| entry.bytes);
     }
-    Ok(())
+
+    /// Removes less important files, the oldest of the least important first, until a new one fits.
+    fn free_space(&mut self, bytes: u64, importance: Importance) -> io::Result<()> {
+        if self.bytes + bytes <= MAX_BYTES {
+            return Ok(());
+        }
+        let removable = self.files.values().filter(|entry| entry.importance < importance);
+        let spare: u64 = removable.map(|entry| entry.bytes).sum();
+        if self.bytes - spare + bytes > MAX_BYTES {
+            let text = format!("the folder is full: approved texts take {} MiB", MAX_BYTES >> 20);
+            return Err(io::Error::new(io::ErrorKind::StorageFull, text));
+        }
+        let mut queue = self.queue.take().unwrap_or_else(|| self.queue());
+        while self.bytes + bytes > MAX_BYTES
+            && let Some(path) = queue.pop()
+        {
+            if self.files.get(&path).is_some_and(|entry| entry.importance < importance) {
+                // Another process may have removed it.
+                let _ = fs::remove_file(&path);
+                self.remove(&path);
+            }
+        }
+        self.queue = Some(queue);
+        Ok(())
+    }
 }
 
 /// Reads a regular file that is no symbolic link.

@@ -93,7 +93,6 @@ const OWNED: &[Row] = &[
     row(Same, "upstream *", "params/_meta/progressToken", Anything, TOKENS),
     row(Same, "upstream tools/call", LOG_LEVEL, Place, LEVELS),
     row(Same, "upstream notifications/cancelled", "params/requestId", Anything, IDS),
-    row(Same, "upstream notifications/cancelled", "params/reason", Is(&[NOT_NEEDED]), CANCEL),
     row(Same, "upstream notifications/cancelled", "params/_meta", Gone, CANCEL),
 ];
 
@@ -134,7 +133,6 @@ const IN_META: &str = "result/_meta/io.modelcontextprotocol/serverInfo";
 const LOG_LEVEL: &str = "params/_meta/io.modelcontextprotocol/logLevel";
 /// Request from which a legacy server's progress token was taken.
 const ROOTS_REQUEST: &str = r#"{"q1":{"method":"roots/list","params":{}}}"#;
-const NOT_NEEDED: &str = r#""the response is no longer needed""#;
 const WEIR: &str =
     concat!(r#"{"name":"weir","title":"Weir","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
 const VERSIONS: &str = r#"["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"]"#;

@@ -28,8 +28,9 @@ use crate::downstream::session::{self, RebuiltSession, SessionGuard};
 use crate::downstream::{ServerState, batch, host_check, legacy};
 use crate::fleet::{Fleet, Place, PlacedSession};
 use crate::gateway::ClientContext;
-use crate::jsonrpc::{self, Message};
+use crate::jsonrpc::{self, Message, code};
 use crate::mcp::call::ClientHandle;
+use crate::mcp::code::UNKNOWN_SESSION;
 use crate::mcp::revision::{Era, Revision};
 use crate::mcp::task::TaskScope;
 
@@ -378,8 +379,10 @@ async fn take_over_or_forward(
 }
 
 fn no_session() -> HttpRefusal {
-    (StatusCode::NOT_FOUND, "no session has this id, or it has ended: send `initialize` again")
-        .into()
+    let text = "no session has this id, or it has ended: send `initialize` again";
+    let mut refused = ErrorResponse::new(StatusCode::NOT_FOUND, code::INVALID_REQUEST, text);
+    refused.error.data = Some(Bytes::from_static(UNKNOWN_SESSION.as_bytes()));
+    refused.into()
 }
 
 /// Delay after which a client with too many busy sessions may retry.

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::calls::{RunningCall, Server, in_all_cells};
 use super::pair::pair;
+use crate::mcp::call::CancelReason;
 use crate::mcp::revision::{Era, Revision};
 use crate::upstream::Error;
 use crate::upstream::testing::{TestTransport, World, call, settings};
@@ -287,7 +288,8 @@ async fn response_in_the_body_of_a_post_to_an_http_sse_server_ends_its_request()
 async fn reason_of_a_cancellation_is_passed_on() {
     for (era, reason) in [(Era::Legacy, "enough"), (Era::Modern, "\u{1b} \"x\"\n")] {
         let (world, mut peer) = World::stdio(era).await;
-        let sent = call(LEGACY);
+        let mut sent = call(LEGACY);
+        sent.caller.cancel_reason = CancelReason::unset();
         sent.caller.cancel_reason.set(reason);
         let running = RunningCall::start(&world, sent);
         peer.read().await;

@@ -16,7 +16,7 @@ use crate::upstream::testing::{Exchange, World, call};
 const LEGACY: Revision = Revision::V2025_11_25;
 
 /// Responses of servers that do not know the session of a request.
-const LOST: [(u16, &str, &str); 9] = [
+const LOST: [(u16, &str, &str); 10] = [
     (400, "text/plain", "No valid session ID provided"),
     (400, "application/json", r#"{"error":"unknown session"}"#),
     (
@@ -37,6 +37,12 @@ const LOST: [(u16, &str, &str); 9] = [
     ),
     (410, "text/html", "<p>Gone</p>"),
     (422, "text/plain", ""),
+    // Another Weir.
+    (
+        404,
+        "application/json",
+        r#"{"jsonrpc":"2.0","id":REQUEST_ID,"error":{"code":-32600,"message":"x","data":{"weir/session":"unknown"}}}"#,
+    ),
     (
         200,
         "application/json",
@@ -56,8 +62,10 @@ const IN_TROUBLE: [(u16, &str, &str); 4] = [
     (202, "text/plain", ""),
 ];
 
-fn reply(exchange: Exchange, (status, media_type, body): (u16, &str, &'static str)) {
+/// Replies with this body, in which `REQUEST_ID` is that of the request.
+fn reply(exchange: Exchange, (status, media_type, body): (u16, &str, &str)) {
     let response = hyper::Response::builder().status(status).header("content-type", media_type);
+    let body = body.replace("REQUEST_ID", &exchange.body["id"].to_string());
     exchange.reply(response, body);
 }
 

@@ -19,7 +19,9 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use url::Url;
 
+use crate::json::Object;
 use crate::mcp::call::ResponseOutcome;
+use crate::mcp::code;
 use crate::memory_budget::BufferLimit;
 use crate::oauth::{
     AccessToken, Account, BearerChallenge, OAuthError, SecretPatterns, SignInNumber,
@@ -253,12 +255,18 @@ impl HttpClient {
         let mut dispatched = dispatched.unwrap_or_default();
         self.send_responses(std::mem::take(&mut dispatched.outgoing), headers);
         self.dispatcher.complete_others(&mut dispatched, Some(id));
-        let names_request = dispatched.responses.iter().any(|(answered, _)| *answered == Some(id));
+        let is_named = dispatched.responses.iter().any(|(answered, _)| *answered == Some(id));
         let error = match dispatched.response_to(id, head.status) {
             Some(Ok(ResponseOutcome::Error(error))) => Some(error),
             Some(Err(TransportError::Http(failure))) => failure.error,
             _ => None,
         };
+        // Another Weir says that it does not know the session, and names the request, too.
+        let is_of_weir = error.as_ref().is_some_and(|error| {
+            let data = Object::parse(error.clone()).ok();
+            data.is_some_and(|error| error.get("data") == Some(code::UNKNOWN_SESSION))
+        });
+        let names_request = is_named && !is_of_weir;
         let failure = HttpFailure { error, names_request, ..self.failure_of(&head, &text) };
         TransportError::Http(Box::new(failure))
     }
