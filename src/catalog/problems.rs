@@ -10,14 +10,11 @@ use crate::mcp::definition::item::{Item, ItemDefect, MAX_URI_BYTES};
 use crate::mcp::kind::Kind;
 use crate::mcp::name::UpstreamName;
 
-/// Problems of one list: excluded items with their reasons. At most [`ExportProblems::MAX`] are
-/// recorded, the others are counted.
+/// Problems of one list: excluded items with their reasons, and altered ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExportProblems {
-    /// The first problems: defective items, then the others in the order of the public keys.
-    pub first: Vec<ExportProblem>,
-    /// Number of further problems.
-    pub more: usize,
+    /// Items that no client gets: defective ones, then the others in the order of the public keys.
+    pub unlisted: ProblemList,
     /// The limit that truncated the list, if the upstream lists more than is read.
     pub cut: Option<Arc<str>>,
     /// Elements of the list without a name, and items that only some clients get.
@@ -111,7 +108,7 @@ impl ExportProblems {
 
     /// Whether there are no problems.
     pub fn is_empty(&self) -> bool {
-        self.first.is_empty()
+        self.unlisted.is_empty()
             && self.cut.is_none()
             && self.others.is_empty()
             && self.altered.is_empty()
@@ -120,15 +117,14 @@ impl ExportProblems {
     /// The items that not all clients get, and elements of the list without a name, as text, one
     /// per line; `kind` is that of the list.
     pub fn left_out(&self, kind: Kind) -> impl Iterator<Item = String> {
-        let more = (self.more > 0).then(|| format!("and {} more", self.more));
-        let first = self.first.iter().map(move |problem| format!("{kind} {problem}"));
-        first.chain(more).chain(self.others.lines(kind))
+        self.unlisted.lines(kind).chain(self.others.lines(kind))
     }
 
     /// Number of elements of the list that no client gets.
     pub fn excluded(&self) -> usize {
         let is_defect = |it: &&ExportProblem| matches!(it.reason, ExclusionReason::Defect(_));
-        self.first.len() + self.more + self.others.first.iter().filter(is_defect).count()
+        let ProblemList { first, more } = &self.unlisted;
+        first.len() + more + self.others.first.iter().filter(is_defect).count()
     }
 
     /// Adds what clients get in another form, or only some clients get.
@@ -145,32 +141,17 @@ impl ExportProblems {
     }
 
     pub(super) fn add(&mut self, reason: ExclusionReason, key: &str, item: Item) {
-        if self.first.len() < Self::MAX {
-            self.first.push(ExportProblem { own: item.key, key: key.into(), reason });
-        } else {
-            self.more += 1;
-        }
+        self.unlisted.add(reason, item.key, key);
     }
 }
 
 impl fmt::Display for ExportProblems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, problem) in self.first.iter().enumerate() {
-            write!(f, "{}{problem}", if at == 0 { "" } else { "; " })?;
-        }
-        if self.more > 0 {
-            write!(f, "; and {} more", self.more)?;
-        }
-        let mut is_first = self.first.is_empty();
-        if let Some(cut) = &self.cut {
-            let separator = if is_first { "" } else { "; " };
-            write!(f, "{separator}the upstream lists more than is read: {cut}")?;
-            is_first = false;
-        }
-        if !self.others.is_empty() {
-            write!(f, "{}{}", if is_first { "" } else { "; " }, self.others)?;
-        }
-        Ok(())
+        let of_list = |list: &ProblemList| (!list.is_empty()).then(|| list.to_string());
+        let cut = self.cut.as_ref();
+        let cut = cut.map(|cut| format!("the upstream lists more than is read: {cut}"));
+        let parts = [of_list(&self.unlisted), cut, of_list(&self.others)];
+        f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join("; "))
     }
 }
 

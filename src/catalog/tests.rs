@@ -404,7 +404,7 @@ fn problems_are_counted_beyond_a_number() {
     catalog.lists("a", Kind::Tool, &["x"; 2 * ExportProblems::MAX]);
     let (_, _, problems) = catalog.problems().remove(0);
     assert_eq!(
-        (problems.first.len(), problems.more),
+        (problems.unlisted.first.len(), problems.unlisted.more),
         (ExportProblems::MAX, ExportProblems::MAX - 1)
     );
 }

@@ -228,7 +228,7 @@ fn list_anomaly(oneshot: &OneShotGateway, hit: &SearchHit<'_>) -> Option<Stateme
     let mut problems = problems
         .iter()
         .filter(|(name, of, _)| name.as_str() == upstream.name() && of == kind)
-        .flat_map(|(.., problems)| &problems.first);
+        .flat_map(|(.., problems)| &problems.unlisted.first);
     let is_of_item = |problem: &&ExportProblem| {
         problem.own == item.key && problem.reason != ExclusionReason::Duplicate
     };

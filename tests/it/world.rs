@@ -304,7 +304,10 @@ impl World {
     pub(crate) fn left_out(&self, name: &str, kind: Kind) -> Vec<String> {
         let problems = self.app.gateway().problems().into_iter();
         let of_list = problems.filter(|(of, its, _)| of.as_str() == name && *its == kind);
-        of_list.flat_map(|(.., problems)| problems.first).map(|it| it.to_string()).collect()
+        of_list
+            .flat_map(|(.., problems)| problems.unlisted.first)
+            .map(|it| it.to_string())
+            .collect()
     }
 
     /// Number of requests that have reached any upstream.
