@@ -27,9 +27,14 @@ pub fn run_on_bytes<R>(bytes: usize, work: impl FnOnce() -> R) -> R {
     run(bytes / ITEM_BYTES, work)
 }
 
+/// Does work that is long whatever it is about, or that waits for a disk.
+pub fn run_long<R>(work: impl FnOnce() -> R) -> R {
+    run(LONG_WORK_ITEMS, work)
+}
+
 /// Takes a lock under which long work is done.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.try_lock().unwrap_or_else(|| run(LONG_WORK_ITEMS, || mutex.lock()))
+    mutex.try_lock().unwrap_or_else(|| run_long(|| mutex.lock()))
 }
 
 /// Drops a value of `items` items, on another thread if that takes long.

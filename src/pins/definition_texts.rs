@@ -172,8 +172,7 @@ impl Pins {
             return;
         }
         let importance = self.importances();
-        let bytes = texts.iter().map(|(_, text)| text.len()).sum();
-        let (stored, mut problem) = crate::cpu_bound::run_on_bytes(bytes, || {
+        let (stored, mut problem) = crate::cpu_bound::run_long(|| {
             let (stored, problem) = folder.write(texts, |digest| {
                 importance.get(digest).copied().unwrap_or(Importance::Former)
             });

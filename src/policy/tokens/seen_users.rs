@@ -38,7 +38,7 @@ pub enum UserSearch {
     Unseen,
 }
 
-/// UserTable of the users.
+/// Users of all providers.
 #[derive(Default)]
 pub(super) struct SeenUsers(Mutex<UserTable>);
 
