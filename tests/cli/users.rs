@@ -2,19 +2,15 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::operating::Served;
 use super::{folder, shown};
+use crate::lab::signing::{jwks, signed};
 
 /// Identity provider of this machine, which serves its keys.
 struct Provider {
@@ -52,29 +48,12 @@ impl Provider {
             "iss": self.issuer, "aud": "api://weir", "sub": user, "exp": now + 600,
             "roles": groups,
         });
-        let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"ES256","kid":"k","typ":"at+jwt"}"#);
-        let message = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
-        let signature = key().sign(&SystemRandom::new(), message.as_bytes()).expect("signed");
-        format!("{message}.{}", URL_SAFE_NO_PAD.encode(signature))
+        signed(&claims.to_string())
     }
 
     fn config(&self, more: &str) -> String {
         config(&self.issuer, more)
     }
-}
-
-fn key() -> &'static EcdsaKeyPair {
-    static KEY: OnceLock<EcdsaKeyPair> = OnceLock::new();
-    KEY.get_or_init(|| {
-        EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key pair")
-    })
-}
-
-fn jwks() -> String {
-    let point = key().public_key().as_ref();
-    let [x, y] = [&point[1..33], &point[33..]].map(|number| URL_SAFE_NO_PAD.encode(number));
-    let key = json!({ "kty": "EC", "crv": "P-256", "kid": "k", "use": "sig", "x": x, "y": y });
-    json!({ "keys": [key] }).to_string()
 }
 
 /// Configuration with a provider, whose table has these further lines.

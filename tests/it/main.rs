@@ -53,6 +53,8 @@ mod schema;
 mod security;
 mod sessions;
 mod sight;
+#[path = "../lab/signing.rs"]
+mod signing;
 mod sim;
 mod slow_calls;
 mod subscriptions;

@@ -7,8 +7,8 @@
 //! HTTP and stdio; `ledger.rs` checks that each request ended once, with its own response, and was
 //! executed once at most; `load.rs` runs many clients at once. `store.rs`, `store_set.rs`,
 //! `nginx.rs`, `caddy.rs` and `links.rs` are what several replicas need around them; `ports.rs`
-//! gives ports to programs that cannot choose one. Tests without a runtime wait by `blocking.rs`
-//! and send requests by `http.rs`.
+//! gives ports to programs that cannot choose one; `signing.rs` signs access tokens. Tests without
+//! a runtime wait by `blocking.rs` and send requests by `http.rs`.
 //!
 //! Another test binary includes it with `#[path = "../lab/mod.rs"]`.
 
@@ -28,6 +28,7 @@ pub(crate) mod nginx;
 pub(crate) mod night;
 pub(crate) mod ports;
 pub(crate) mod process;
+pub(crate) mod signing;
 pub(crate) mod store;
 pub(crate) mod store_set;
 pub(crate) mod weir;

@@ -16,6 +16,15 @@ use crate::world::{World, pass, settle, with_pair};
 const ONE_CALL: &str =
     "[[limits]]\nper = \"client\"\nmethod = \"tools/call\"\nrate = \"1/h\"\nburst = 1";
 
+/// Identity provider, whose table further lines complete.
+const CORP: &str = r#"
+    [server]
+    public_url = "http://127.0.0.1:8642"
+    [auth.oidc.corp]
+    issuer = "https://id.test/a"
+    audience = ["http://127.0.0.1:8642/mcp"]
+"#;
+
 #[tokio::test(start_paused = true)]
 async fn what_a_limit_refuses_names_the_limit_and_what_was_asked_for() {
     for side in CLIENTS {
@@ -117,15 +126,8 @@ async fn what_the_guard_finds_in_a_large_prompt_is_told_when_that_has_passed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_token_tells_its_application_and_what_everybody_may_read_has_no_line() {
-    let corp = r#"
-        [server]
-        public_url = "http://127.0.0.1:8642"
-        [auth.oidc.corp]
-        issuer = "https://id.test/a"
-        audience = ["http://127.0.0.1:8642/mcp"]
-        roles = { devs = "guest" }
-    "#;
-    let audited = AuditedGateway::start(MODERN_HTTP, corp).await;
+    let corp = format!("{CORP}roles = {{ devs = \"guest\" }}");
+    let audited = AuditedGateway::start(MODERN_HTTP, &corp).await;
     let shown = token("ann", r#""roles":["devs"],"client_id":"editor""#);
     let client = audited.world.client_with(MODERN_HTTP, &shown, "guest").await;
     client.prompts().await;
@@ -146,16 +148,8 @@ async fn a_token_tells_its_application_and_what_everybody_may_read_has_no_line()
 
 #[tokio::test(start_paused = true)]
 async fn a_line_about_a_refused_client_has_the_reason_and_the_unverified_user_of_its_token() {
-    let corp = r#"
-        [server]
-        public_url = "http://127.0.0.1:8642"
-        [auth.oidc.corp]
-        issuer = "https://id.test/a"
-        audience = ["http://127.0.0.1:8642/mcp"]
-        blocked = ["eve"]
-        default_role = "guest"
-    "#;
-    let audited = AuditedGateway::start(MODERN_HTTP, corp).await;
+    let corp = format!("{CORP}blocked = [\"eve\"]\ndefault_role = \"guest\"");
+    let audited = AuditedGateway::start(MODERN_HTTP, &corp).await;
     pass(Duration::from_secs(5)).await;
     let good = token("ann", "");
     let forged = good.replace('.', "x.");
