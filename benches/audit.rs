@@ -5,14 +5,14 @@ use std::hint::black_box;
 use std::time::SystemTime;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use weir::audit::{
+use weir_base::json::Object;
+use weir_mcp::kind::Kind;
+use weir_mcp::name::UpstreamName;
+use weir_mcp::revision::Revision;
+use weir_record::audit::{
     Arguments, Audit, AuditDecision, AuditOutcome, AuditTarget, Chain, EventCompletion, OnError,
     Settings, TransportKind,
 };
-use weir::json::Object;
-use weir::mcp::kind::Kind;
-use weir::mcp::name::UpstreamName;
-use weir::mcp::revision::Revision;
 
 fn audit(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("audit");

@@ -5,13 +5,13 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use weir::catalog::{Catalog, Cursor, ExportRules, Filter, ListSnapshot, Settings};
-use weir::mcp::definition::downgrade::DefinitionForm;
-use weir::mcp::definition::item::Item;
-use weir::mcp::kind::Kind;
-use weir::mcp::name::{Naming, UpstreamName};
-use weir::mcp::pattern::AllowDeny;
-use weir::mcp::uri::CanonicalUri;
+use weir_access::catalog::{Catalog, Cursor, ExportRules, Filter, ListSnapshot, Settings};
+use weir_mcp::definition::downgrade::DefinitionForm;
+use weir_mcp::definition::item::Item;
+use weir_mcp::kind::Kind;
+use weir_mcp::name::{Naming, UpstreamName};
+use weir_mcp::pattern::AllowDeny;
+use weir_mcp::uri::CanonicalUri;
 
 /// A role with one rule, so that every item is matched against a pattern.
 struct Role(AllowDeny);

@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use weir::jsonrpc::{Id, Message, write_result};
+use weir_mcp::jsonrpc::{Id, Message, write_result};
 
 fn envelope(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("envelope");

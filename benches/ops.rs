@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use futures::FutureExt;
-use weir::gateway::{GatewayMetrics, RequestStatus};
-use weir::request_scope::{self, RequestScope};
+use weir_base::tasks::request_scope::{self, RequestScope};
+use weir_gateway::{GatewayMetrics, RequestStatus};
 
 fn counting(c: &mut Criterion) {
     let meters = Arc::new(GatewayMetrics::default());

@@ -34,11 +34,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::TaskTracker;
 use weir::app::App;
-use weir::config::{Config, Options};
-use weir::downstream::http;
-use weir::jsonrpc::{self, Message};
-use weir::sealing::SealingKeys;
-use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Destination};
+use weir_base::net::http_connection::ByteStream;
+use weir_base::secrets::sealing::SealingKeys;
+use weir_config::{Config, Options};
+use weir_downstream::http;
+use weir_mcp::jsonrpc::{self, Message};
+use weir_upstream::connect::{Child, ChildCommand, Connect, Destination};
 
 fn main() -> io::Result<()> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();

@@ -29,15 +29,15 @@ use std::time::SystemTime;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::audit::Audit;
-use crate::downstream::host_check::AllowedHost;
-use crate::downstream::http::{Tls, Workers};
-use crate::downstream::{self, ServerStateCell};
-use crate::gateway::Gateway;
-use crate::secret::Secret;
 pub use handler::Route;
 pub use listener::serve;
 use reload::{LastReload, ReloadFn};
+use weir_base::secrets::secret::Secret;
+use weir_downstream::host_check::AllowedHost;
+use weir_downstream::http::{Tls, Workers};
+use weir_downstream::{self as downstream, ServerStateCell};
+use weir_gateway::Gateway;
+use weir_record::audit::Audit;
 
 /// Settings of the listener.
 #[derive(Debug, Clone)]

@@ -4,7 +4,6 @@
 //! accepting requests, requests in progress end, and only then the upstreams are disconnected.
 
 mod changes;
-mod fetch;
 mod reload;
 mod settings;
 mod upstream_runner;
@@ -20,19 +19,19 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Admin};
-use crate::audit::{self, Audit, AuditTarget, FileHash};
-use crate::catalog::Catalog;
-use crate::config::{Config, ConfigReport};
-use crate::downstream::ServerStateCell;
-use crate::downstream::http::RunningUpstreams;
-use crate::fleet::Fleet;
-use crate::gateway::{Gateway, Inspectors};
-use crate::mcp::call::CallContext;
-use crate::policy::Policy;
-use crate::policy::tokens::Fetch;
-use crate::sealing::SealingKeys;
-use crate::sync::Mutex;
-use crate::upstream::connect::{Connect, HttpRequests};
+use weir_access::catalog::Catalog;
+use weir_access::policy::Policy;
+use weir_base::net::http_send::HttpSend;
+use weir_base::secrets::sealing::SealingKeys;
+use weir_base::tasks::sync::Mutex;
+use weir_config::{Config, ConfigReport};
+use weir_downstream::ServerStateCell;
+use weir_downstream::http::RunningUpstreams;
+use weir_fleet::Fleet;
+use weir_gateway::{Gateway, Inspectors};
+use weir_mcp::call::CallContext;
+use weir_record::audit::{self, Audit, AuditTarget, FileHash};
+use weir_upstream::connect::{Connect, HttpRequests};
 
 use reload::ReloadTask;
 pub use reload::{ReloadOutcome, ReloadTrigger, Reloader};
@@ -91,8 +90,8 @@ struct Components {
     draining: CancellationToken,
     stop_downstream: CancellationToken,
     starter: UpstreamStarter,
-    /// Fetcher of the keys of identity providers, set once a listener accepts tokens.
-    fetch: OnceLock<Arc<dyn Fetch>>,
+    /// Client for the keys of identity providers, set once a listener accepts tokens.
+    provider_http: OnceLock<Arc<dyn HttpSend>>,
     /// Active configuration; keys that need a restart still have their old values.
     config: Mutex<Arc<Config>>,
 }
@@ -110,12 +109,8 @@ impl Components {
     }
 
     fn spawn_jwks_refreshers(&self) {
-        if let Some(fetch) = self.fetch.get() {
-            self.gateway.spawn_jwks_refreshers(
-                fetch,
-                &self.downstream_tasks,
-                &self.stop_downstream,
-            );
+        if let Some(http) = self.provider_http.get() {
+            self.gateway.spawn_jwks_refreshers(http, &self.downstream_tasks, &self.stop_downstream);
         }
     }
 }
@@ -196,7 +191,7 @@ impl App {
             draining,
             stop_downstream,
             starter,
-            fetch: OnceLock::new(),
+            provider_http: OnceLock::new(),
             config: Mutex::new(Arc::new(config.clone())),
         };
         let (admin_tasks, stop_admin) = (TaskTracker::new(), CancellationToken::new());
@@ -279,12 +274,12 @@ impl App {
     /// Fetches the keys of the identity providers, and refreshes them until the downstream side
     /// stops. Needed by listeners that accept tokens; without it no token is accepted.
     pub fn spawn_jwks_refreshers(&self) {
-        let fetch = || {
+        let http = || {
             let connect = Arc::clone(&self.components.starter.connector);
             let egress = self.components.config().egress.clone();
-            Arc::new(HttpRequests { connect, egress }) as Arc<dyn Fetch>
+            Arc::new(HttpRequests { connect, egress }) as Arc<dyn HttpSend>
         };
-        self.components.fetch.get_or_init(fetch);
+        self.components.provider_http.get_or_init(http);
         self.components.spawn_jwks_refreshers();
     }
 

@@ -32,11 +32,11 @@ use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 use crate::cli::server::signals::Signals;
-use crate::downstream::http::LAST_TASKS;
-use crate::oauth::finish_exchanges;
-use crate::timestamp;
 use exit::Failure;
 use output::Color;
+use weir_base::time::timestamp;
+use weir_downstream::http::LAST_TASKS;
+use weir_oauth::finish_exchanges;
 
 /// One MCP endpoint in front of many MCP servers.
 #[derive(Debug, Parser)]

@@ -19,7 +19,7 @@ const STACK_BYTES: usize = 4 << 20;
 fn main() -> ExitCode {
     // This must come first: a process that only executes a child's program must not have opened
     // anything.
-    weir::upstream::process::shim::run().unwrap_or_else(|| with_enough_stack(weir::cli::run))
+    weir_upstream::process::shim::run().unwrap_or_else(|| with_enough_stack(weir::cli::run))
 }
 
 /// Runs the program on a thread with enough stack: the main thread's stack is as large as the

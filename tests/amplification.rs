@@ -29,15 +29,16 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::task::TaskTracker;
 use weir::app::App;
-use weir::catalog::Cursor;
-use weir::config::{Config, Options};
-use weir::jsonrpc::Message;
-use weir::line_codec::{DecodedLine, LineDecoder};
-use weir::mcp::definition::item::Item;
-use weir::mcp::definition::param_headers::{ParamHeaders, decode};
-use weir::mcp::kind::Kind;
-use weir::sse::SseDecoder;
-use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Destination};
+use weir_access::catalog::Cursor;
+use weir_base::net::http_connection::ByteStream;
+use weir_base::text::line_codec::{DecodedLine, LineDecoder};
+use weir_base::text::sse::SseDecoder;
+use weir_config::{Config, Options};
+use weir_mcp::definition::item::Item;
+use weir_mcp::definition::param_headers::{ParamHeaders, decode};
+use weir_mcp::jsonrpc::Message;
+use weir_mcp::kind::Kind;
+use weir_upstream::connect::{Child, ChildCommand, Connect, Destination};
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
@@ -274,7 +275,7 @@ fn peak_of_requests(inputs: &[Vec<u8>]) -> Vec<usize> {
             let (mut ours, theirs) = tokio::io::duplex(16 << 10);
             let door = Arc::clone(app.server_state());
             let serving =
-                tasks.spawn(weir::downstream::http::serve_connection(door, theirs, Some(peer)));
+                tasks.spawn(weir_downstream::http::serve_connection(door, theirs, Some(peer)));
             // The server may have rejected the request by then.
             let _ = ours.write_all(input).await;
             let mut answer = [0; 1024];

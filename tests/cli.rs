@@ -341,7 +341,7 @@ fn a_list_without_an_upstream_that_cannot_be_reached_is_written_and_exits_with_c
     assert!(err.contains("the list is incomplete") && err.contains("gone"), "{err}");
     let (code, out, err) = weir(folder.path(), &["list", "--json"]);
     assert_eq!(code, 4, "{err}");
-    let list = weir::json::Object::parse(out.trim().to_owned()).expect("JSON");
+    let list = weir_base::json::Object::parse(out.trim().to_owned()).expect("JSON");
     assert_eq!(list.get_elements("prompts").expect("a list").count(), 2);
     assert!(err.contains("\"exit_code\":4"), "{err}");
 }

@@ -12,11 +12,10 @@ use futures::future::BoxFuture;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio_util::task::TaskTracker;
 use weir::app::App;
-use weir::config::{Config, Options};
-use weir::json::Object;
-use weir::upstream::connect::{
-    ByteStream, Child, ChildCommand, Connect, Destination, ProcessHandle,
-};
+use weir_base::json::Object;
+use weir_base::net::http_connection::ByteStream;
+use weir_config::{Config, Options};
+use weir_upstream::connect::{Child, ChildCommand, Connect, Destination, ProcessHandle};
 
 /// Longer than any time limit of the gateway. The clock is paused, so waiting costs no real time.
 const DEADLINE: Duration = Duration::from_secs(3_600);
@@ -75,7 +74,7 @@ pub(super) fn http_connection(bytes: &[u8]) {
         let peer = SocketAddr::from(([127, 0, 0, 1], 50_000));
         let door = Arc::clone(app.server_state());
         let serving =
-            tasks.spawn(weir::downstream::http::serve_connection(door, theirs, Some(peer)));
+            tasks.spawn(weir_downstream::http::serve_connection(door, theirs, Some(peer)));
         let (mut read, mut write) = tokio::io::split(&mut ours);
         let writing = async {
             // The gateway may have closed the connection already.
@@ -174,7 +173,7 @@ pub(super) fn access_token(bytes: &[u8]) {
         let (mut ours, theirs) = tokio::io::duplex(PIPE);
         let peer = SocketAddr::from(([127, 0, 0, 1], 50_000));
         let door = Arc::clone(app.server_state());
-        tasks.spawn(weir::downstream::http::serve_connection(door, theirs, Some(peer)));
+        tasks.spawn(weir_downstream::http::serve_connection(door, theirs, Some(peer)));
         let request = format!(
             "POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:8642\r\nauthorization: Bearer {token}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
         );
@@ -203,7 +202,7 @@ pub(super) fn upstream(bytes: &[u8]) {
         let (input, output) = tokio::io::split(theirs);
         let guest = app.gateway().local_client("local");
         let door = Arc::clone(app.server_state());
-        tasks.spawn(weir::downstream::stdio::serve(door, guest, input, output));
+        tasks.spawn(weir_downstream::stdio::serve(door, guest, input, output));
         let (read, mut write) = tokio::io::split(ours);
         let mut requests = String::new();
         requests += r#"{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}"#;

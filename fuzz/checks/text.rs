@@ -4,19 +4,19 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use weir::catalog::{
+use weir_access::catalog::{
     Cursor,
     template::{MAX_STEPS, matches},
 };
-use weir::config::{Config, Options};
-use weir::json::{self, Object};
-use weir::jsonrpc::{Id, Message, code};
-use weir::line_codec::{DecodedLine, LineDecoder};
-use weir::mcp::definition::item::Item;
-use weir::mcp::definition::param_headers::{ParamHeaders, decode, header_value};
-use weir::mcp::kind::Kind;
-use weir::pins::Digest;
-use weir::sse::{self, Event, SseDecoder};
+use weir_access::pins::Digest;
+use weir_base::json::{self, Object};
+use weir_base::text::line_codec::{DecodedLine, LineDecoder};
+use weir_base::text::sse::{self, Event, SseDecoder};
+use weir_config::{Config, Options};
+use weir_mcp::definition::item::Item;
+use weir_mcp::definition::param_headers::{ParamHeaders, decode, header_value};
+use weir_mcp::jsonrpc::{Id, Message, code};
+use weir_mcp::kind::Kind;
 
 use super::reference;
 
@@ -364,7 +364,7 @@ fn matches_tokens(tokens: &[Token], text: &[u8]) -> bool {
 /// D-F11: a text in the audit log is one line of JSON, and decodes to the same text.
 pub(super) fn audit_text(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    let written = weir::audit::quoted(&text);
+    let written = weir_record::audit::quoted(&text);
     assert!(!written.chars().any(char::is_control), "{written:?}");
     assert_eq!(written.lines().count(), 1, "{written:?}");
     let back = json::decode_string(&written).expect("JSON");

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::sync::Mutex;
+use weir_base::tasks::sync::Mutex;
 
 /// Table of connections. All clones share it.
 #[derive(Clone, Default)]

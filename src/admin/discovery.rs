@@ -18,9 +18,9 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
-use crate::hex::hex;
-use crate::regular_file;
-use crate::sha256::sha256;
+use weir_base::files::regular_file;
+use weir_base::secrets::sha256::sha256;
+use weir_base::text::hex::hex;
 
 /// Address of the admin listener of a running process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,8 +19,8 @@ use tokio::sync::Mutex;
 use super::reload::ReloadReport;
 use super::status::Status;
 use super::{Admin, health, metrics, remaining_quota, users};
-use crate::downstream::host_check::{self, HostRejection};
-use crate::secret::Secret;
+use weir_base::secrets::secret::Secret;
+use weir_downstream::host_check::{self, HostRejection};
 
 /// Routes, each with its own path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,7 +25,7 @@ use tracing::debug;
 
 use super::connections::{Connection, ConnectionStage, Connections};
 use super::{Admin, handler};
-use crate::downstream::http::{ReserveFd, accept};
+use weir_downstream::http::{ReserveFd, accept};
 
 /// Serves operators until `stop`. Connections run on `tasks`.
 pub async fn serve(
@@ -34,7 +34,7 @@ pub async fn serve(
     tracker: TaskTracker,
     stop: CancellationToken,
 ) {
-    let (connections, reserve) = (Connections::default(), ReserveFd::new());
+    let (connections, reserve) = (Connections::default(), ReserveFd::open());
     while let Some(accepted) = accept(&listener, &stop, ready(())).await {
         match accepted {
             Ok((stream, peer, ())) => {

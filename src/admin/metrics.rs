@@ -24,7 +24,7 @@ use tokio::runtime::Handle;
 use super::Admin;
 use super::process::Process;
 use super::status::{Status, UpstreamStatus};
-use crate::metrics::Histogram;
+use weir_base::metrics::Histogram;
 
 /// Content type of the exposition.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -7,8 +7,8 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::status::RefusedReload;
-use crate::sync::Mutex;
-use crate::timestamp;
+use weir_base::tasks::sync::Mutex;
+use weir_base::time::timestamp;
 
 /// Function that reloads the configuration and returns the outcome.
 pub type ReloadFn = Arc<dyn Fn() -> BoxFuture<'static, ReloadReport> + Send + Sync>;

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Admin;
-pub use crate::policy::limits::RemainingQuota;
+pub use weir_access::policy::limits::RemainingQuota;
 
 /// Query for the remaining quota.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,16 +12,16 @@ use super::Admin;
 use super::health::Health;
 use super::process::Process;
 pub use super::process::Usage;
-pub use crate::audit::AuditStatus;
-use crate::catalog::{ExportProblems, RoleView};
-pub use crate::fleet::FleetStatus;
-use crate::gateway::GatewayMetrics;
-use crate::invisible_chars::make_visible;
-use crate::mcp::kind::Kind;
-use crate::mcp::name::UpstreamName;
-use crate::metrics::{BUCKETS, Histogram};
-use crate::timestamp;
-use crate::upstream::Upstream as LiveUpstream;
+use weir_access::catalog::{ExportProblems, RoleView};
+use weir_base::metrics::{BUCKETS, Histogram};
+use weir_base::text::invisible_chars::make_visible;
+use weir_base::time::timestamp;
+pub use weir_fleet::FleetStatus;
+use weir_gateway::GatewayMetrics;
+use weir_mcp::kind::Kind;
+use weir_mcp::name::UpstreamName;
+pub use weir_record::audit::AuditStatus;
+use weir_upstream::Upstream as LiveUpstream;
 
 /// Status of the process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -156,7 +156,7 @@ pub struct MethodStatus {
     pub took: Latency,
 }
 
-/// Histogram of durations: counts per bucket (see [`crate::metrics::BOUNDS`]) and their sum.
+/// Histogram of durations: counts per bucket (see [`weir_base::metrics::BOUNDS`]) and their sum.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Latency {

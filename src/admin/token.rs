@@ -7,8 +7,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::private_file;
-use crate::secret::{self, Secret};
+use weir_base::files::private_file;
+use weir_base::secrets::secret::{self, Secret};
 
 /// Returns the path of the token in the state folder.
 pub fn path(state: &Path) -> PathBuf {

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Admin;
 use super::remaining_quota::{decode_query, encode_query};
-use crate::policy::{SeenUser, UserSearch};
-use crate::timestamp;
+use weir_access::policy::{SeenUser, UserSearch};
+use weir_base::time::timestamp;
 
 /// Query for a user.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::config::{Config, UpstreamConfig};
+use weir_config::{Config, UpstreamConfig};
 
 /// Description of the differences.
 #[derive(Default)]
@@ -182,7 +182,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::Options;
+    use weir_config::Options;
 
     fn config(text: &str) -> Config {
         let text = format!("{text}[upstreams.house]\nprompts_dir = \"prompts\"\n");

@@ -19,10 +19,10 @@ use tracing::{error, info, warn};
 
 use super::changes::{self, Changes};
 use super::{Components, settings};
-use crate::audit::{FileHash, PolicyChange, PolicyEvent};
-use crate::config::{Config, ConfigReport, Severity, Warning};
-use crate::sha256::sha256;
-use crate::upstream::Upstream;
+use weir_base::secrets::sha256::sha256;
+use weir_config::{Config, ConfigReport, Severity, Warning};
+use weir_record::audit::{FileHash, PolicyChange, PolicyEvent};
+use weir_upstream::Upstream;
 
 /// Function that reads the configuration, and stops when the token fires.
 pub(super) type ConfigLoader =

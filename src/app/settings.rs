@@ -9,22 +9,26 @@ use std::time::Duration;
 
 use hyper::Uri;
 
-use crate::audit::{Audit, PolicyChange, PolicyEvent};
-use crate::catalog::Catalog;
-use crate::downstream::http::ProtectedResource;
-use crate::gateway::{Inspectors, SnapshotParts};
-use crate::guard::{ArgumentCheck, GuardRules, HiddenText, ResultCheck};
-use crate::hex::hex;
-use crate::mcp::call::CallContext;
-use crate::mcp::name::Naming;
-use crate::mcp::pattern::AllowDeny;
-use crate::mcp::revision::Era;
-use crate::memory_budget::{BufferLimit, MemoryBudget};
-use crate::policy::Policy;
-use crate::secret::Secret;
-use crate::sha256::sha256;
-use crate::upstream::{Sharing, Upstream, UpstreamSource};
-use crate::{audit, catalog, config, downstream, pins, policy, upstream};
+use weir_access::catalog::Catalog;
+use weir_access::guard::{ArgumentCheck, GuardRules, HiddenText, ResultCheck};
+use weir_access::policy::Policy;
+use weir_access::{catalog, pins, policy};
+use weir_base::memory::memory_budget::{BufferLimit, MemoryBudget};
+use weir_base::secrets::secret::Secret;
+use weir_base::secrets::sha256::sha256;
+use weir_base::text::hex::hex;
+use weir_config as config;
+use weir_downstream as downstream;
+use weir_downstream::http::ProtectedResource;
+use weir_gateway::{Inspectors, SnapshotParts};
+use weir_mcp::call::CallContext;
+use weir_mcp::name::Naming;
+use weir_mcp::pattern::AllowDeny;
+use weir_mcp::revision::Era;
+use weir_record::audit;
+use weir_record::audit::{Audit, PolicyChange, PolicyEvent};
+use weir_upstream as upstream;
+use weir_upstream::{Sharing, Upstream, UpstreamSource};
 
 /// Variables that every child process inherits; others must be named.
 const BASE_ENVIRONMENT: [&str; 7] = ["PATH", "HOME", "LANG", "TMPDIR", "USER", "SHELL", "TERM"];
@@ -341,12 +345,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::mcp::kind::Kind;
-    use crate::mcp::name::Characters;
-    use crate::mcp::pattern::AllowDeny;
-    use crate::mcp::revision::{Era, Revision};
-    use crate::policy::role::Role;
-    use crate::policy::tokens;
+    use weir_access::policy::role::Role;
+    use weir_access::policy::tokens;
+    use weir_mcp::kind::Kind;
+    use weir_mcp::name::Characters;
+    use weir_mcp::pattern::AllowDeny;
+    use weir_mcp::revision::{Era, Revision};
 
     /// Keys that components get, none of them at its default.
     const UNUSUAL: &str = r#"
@@ -458,7 +462,7 @@ transport = "sse"
             Some(format!("{:?}", (connections, checks, edges, rules)))
         };
         let mut elsewhere = Vec::new();
-        for (path, line) in config::tests::unusual::unusual_values() {
+        for (path, line) in weir_config::testing::unusual_values() {
             let pair = [several, single].into_iter().find_map(|upstreams| {
                 Some((settings(upstreams.into())?, settings(format!("{line}{upstreams}"))?))
             });

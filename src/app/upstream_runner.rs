@@ -21,10 +21,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{App, Identity, settings};
-use crate::config::{Config, UpstreamConfig};
-use crate::downstream::http::{RunningUpstream, RunningUpstreams, serve_connection};
-use crate::fleet::{Fleet, HeldLease, Lease};
-use crate::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Deadline, Destination};
+use weir_base::net::http_connection::ByteStream;
+use weir_config::{Config, UpstreamConfig};
+use weir_downstream::http::{RunningUpstream, RunningUpstreams, serve_connection};
+use weir_fleet::{Fleet, HeldLease, Lease};
+use weir_upstream::connect::{Child, ChildCommand, Connect, Deadline, Destination};
 
 /// Task that runs an upstream whenever this replica has its lease.
 pub(super) struct UpstreamRunner {

@@ -7,16 +7,16 @@ use tokio_util::task::TaskTracker;
 
 use super::settings;
 use super::upstream_runner::{ConnectToRunner, UpstreamRunner};
-use crate::audit::{Audit, SignInEvent};
-use crate::config::{Config, Replicas, UpstreamConfig};
-use crate::downstream::http::RunningUpstreams;
-use crate::fleet::{Condition, Fleet};
-use crate::mcp::call::CallContext;
-use crate::memory_budget::MemoryBudget;
-use crate::oauth::TokenOutcome;
-use crate::sealing::Instance;
-use crate::upstream::connect::Connect;
-use crate::upstream::{self, Upstream};
+use weir_base::memory::memory_budget::MemoryBudget;
+use weir_base::secrets::sealing::Instance;
+use weir_config::{Config, Replicas, UpstreamConfig};
+use weir_downstream::http::RunningUpstreams;
+use weir_fleet::{Condition, Fleet};
+use weir_mcp::call::CallContext;
+use weir_oauth::TokenOutcome;
+use weir_record::audit::{Audit, SignInEvent};
+use weir_upstream::connect::Connect;
+use weir_upstream::{self as upstream, Upstream};
 
 /// Starts upstreams, at the start and when the configuration changes.
 pub(super) struct UpstreamStarter {

@@ -24,12 +24,12 @@ use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use super::{Components, ReloadTrigger, Reloader};
-use crate::audit::FileHash;
-use crate::config::{Config, MAX_FILE_BYTES, Options, Sources};
-use crate::folder_watch::{FileWakeups, FolderWatch, SETTLE_TIME};
-use crate::hex::hex;
-use crate::regular_file;
-use crate::sha256::sha256;
+use weir_base::files::folder_watch::{FileWakeups, FolderWatch, SETTLE_TIME};
+use weir_base::files::regular_file;
+use weir_base::secrets::sha256::sha256;
+use weir_base::text::hex::hex;
+use weir_config::{Config, MAX_FILE_BYTES, Options, Sources};
+use weir_record::audit::FileHash;
 
 /// Files of a configuration, with the fingerprint of their last contents.
 pub struct ConfigFiles {

@@ -9,8 +9,8 @@ use tracing::{debug, info, warn};
 use super::exit::Failure;
 use crate::admin::discovery::{self, AdminEndpointFileGuard};
 use crate::admin::{self, token};
-use crate::audit::Audit;
-use crate::config::Config;
+use weir_config::Config;
+use weir_record::audit::Audit;
 
 /// Binds the configured address, or takes the inherited socket if it has that address. `None` if
 /// the listener is disabled, or if no address is configured and the default one is taken.

@@ -12,14 +12,14 @@ use serde::Serialize;
 use super::exit::Failure;
 use super::output;
 use crate::app::App;
-use crate::audit::log_files;
-use crate::audit::verify::{self, VerifyError, VerifyReport};
 use crate::cli::instance::status::connect;
 use crate::cli::loading::{ConfigArgs, ReportArgs, options};
 use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::reference::help;
-use crate::json::{self, Object};
-use crate::regular_file;
+use weir_base::files::regular_file;
+use weir_base::json::{self, Object};
+use weir_record::audit::log_files;
+use weir_record::audit::verify::{self, VerifyError, VerifyReport};
 
 /// Subcommands of `weir audit`.
 #[derive(Debug, clap::Subcommand)]

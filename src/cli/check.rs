@@ -9,7 +9,6 @@ use super::exit::{Failure, ProblemReport, problems};
 use super::output;
 use crate::admin::status::held_back_lines;
 use crate::app;
-use crate::catalog::{ExportProblems, RoleView};
 use crate::cli::instance::fleet::check_store;
 use crate::cli::loading::{ConfigArgs, options, print_warnings};
 use crate::cli::output::render::{counted, sanitize_line};
@@ -17,11 +16,12 @@ use crate::cli::query::first_pages::find_cut_lists;
 use crate::cli::query::oneshot::{OneShotGateway, describe_connection};
 use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::cli::server::log;
-use crate::config::{self, Config, Options, owner_of};
-use crate::mcp::kind::Kind;
-use crate::mcp::pattern::Pattern;
-use crate::upstream::health::status_report::State;
-use crate::upstream::{ConnectionStatus, Upstream};
+use weir_access::catalog::{ExportProblems, RoleView};
+use weir_config::{self as config, Config, Options, owner_of};
+use weir_mcp::kind::Kind;
+use weir_mcp::pattern::Pattern;
+use weir_upstream::health::status_report::State;
+use weir_upstream::{ConnectionStatus, Upstream};
 
 /// Arguments of `weir check`.
 #[derive(Debug, clap::Args)]

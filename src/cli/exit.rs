@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::config::{ConfigProblem, ConfigReport, Severity};
+use weir_config::{ConfigProblem, ConfigReport, Severity};
 
 /// A command's failure, sorted by who has to act.
 #[derive(Debug, thiserror::Error)]

@@ -17,17 +17,17 @@ use super::loading::{LoadedConfig, ReportArgs, options};
 use super::output;
 use crate::admin::status::held_back;
 use crate::app;
-use crate::catalog::{ExclusionReason, ExportProblem};
 use crate::cli::output::progress;
-use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
+use crate::cli::query::oneshot::{OneShotGateway, QueryArgs, plural_kind};
 use crate::cli::query::required_upstreams::{NameMeaning, UpstreamSelection};
-use crate::config::{Options, owner_of};
-use crate::gateway::ClientContext;
-use crate::mcp::kind::Kind;
 use reasons::RuleSubject;
 use report::{ExplainedItem, Explanation, Statement, StatementTopic, Visibility};
 use search::{SearchHit, search};
 use user::{UserArgs, Viewer};
+use weir_access::catalog::{ExclusionReason, ExportProblem};
+use weir_config::{Options, owner_of};
+use weir_gateway::ClientContext;
+use weir_mcp::kind::Kind;
 
 /// Arguments of `weir explain`.
 #[derive(Debug, clap::Args)]
@@ -37,7 +37,7 @@ pub(super) struct Args {
     #[arg(value_hint = clap::ValueHint::Other)]
     name: String,
     /// Considers only items of this kind.
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = plural_kind())]
     kind: Option<Kind>,
     #[command(flatten)]
     viewer: UserArgs,

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use super::exit::Failure;
 use super::timestamp::format_rfc3339;
-use crate::regular_file;
+use weir_base::files::regular_file;
 
 /// Writes a file through a temporary file in the same folder and a rename. Permissions and a
 /// symbolic link are preserved; missing folders are created.

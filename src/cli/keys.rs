@@ -18,18 +18,18 @@ use super::clients::document::{self, FileText};
 use super::exit::Failure;
 use super::output;
 use super::timestamp::format_rfc3339;
-use crate::audit::{PolicyChange, PolicyEvent};
 use crate::cli::loading;
 use crate::cli::reference::help;
 use crate::cli::server::audit_log::CommandLog;
-use crate::config::{self, AuthMode, Config, nearest};
-use crate::hex::hex;
-use crate::policy::ClientCredentials;
-use crate::policy::keys::text;
-use crate::secret::Secret;
-use crate::sha256::sha256;
 use edit::{ClientChange, EditedFile};
 use expiry::parse_expiry;
+use weir_access::policy::ClientCredentials;
+use weir_access::policy::keys::text;
+use weir_base::secrets::secret::Secret;
+use weir_base::secrets::sha256::sha256;
+use weir_base::text::hex::hex;
+use weir_config::{self as config, AuthMode, Config, nearest};
+use weir_record::audit::{PolicyChange, PolicyEvent};
 
 /// Subcommands of `weir keys`.
 #[derive(Debug, Subcommand)]

@@ -10,10 +10,10 @@ use std::time::SystemTime;
 use crate::app::ConfigFiles;
 use crate::cli::exit::Failure;
 use crate::cli::output;
-use crate::config::{Config, ConfigReport, Listeners, Options, Warning};
-use crate::policy;
-use crate::timestamp::format_rfc3339;
 use demo::Demo;
+use weir_access::policy;
+use weir_base::time::timestamp::format_rfc3339;
+use weir_config::{Config, ConfigReport, Listeners, Options, Warning};
 
 /// Options that select the configuration.
 #[derive(Debug, clap::Args)]

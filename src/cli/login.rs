@@ -17,22 +17,21 @@ use serde::Serialize;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::audit::{Audit, SignInEvent, Writer};
 use crate::cli::exit::Failure;
 use crate::cli::loading::{ReportArgs, options, print_warnings};
 use crate::cli::output;
 use crate::cli::output::render::sanitize_line;
 use crate::cli::server::signals::Signals;
 use crate::cli::server::{audit_log, log};
-use crate::config::{Config, Options, Warning};
-use crate::oauth::{
-    BearerChallenge, Exchange, OAuthError, OAuthHttp, Settings, SignIn, SignInRecord, Vault,
-};
-use crate::timestamp::format_rfc3339;
-use crate::upstream::UpstreamSource;
-use crate::upstream::connect::HttpRequests;
-use crate::upstream::connect::system::System;
 use redirect::RedirectListener;
+use weir_base::net::http_send::HttpSend;
+use weir_base::time::timestamp::format_rfc3339;
+use weir_config::{Config, Options, Warning};
+use weir_oauth::{BearerChallenge, Exchange, OAuthError, Settings, SignIn, SignInRecord, Vault};
+use weir_record::audit::{Audit, SignInEvent, Writer};
+use weir_upstream::UpstreamSource;
+use weir_upstream::connect::HttpRequests;
+use weir_upstream::connect::system::System;
 
 /// Arguments of `weir login`.
 #[derive(Debug, clap::Args)]

@@ -15,7 +15,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::exit::Failure;
-use crate::oauth::ANSWER_TIMEOUT;
+use weir_oauth::ANSWER_TIMEOUT;
 
 /// Value of `--color`. `auto` follows the usual variables: `NO_COLOR`, `CLICOLOR`,
 /// `CLICOLOR_FORCE`, `TERM`.

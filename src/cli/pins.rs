@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use super::exit::Failure;
 use super::output;
-use crate::audit::{PolicyChange, PolicyEvent};
 use crate::cli::loading::{ReportArgs, options};
 use crate::cli::output::definition_diff;
 use crate::cli::output::render::sanitize_line;
@@ -16,10 +15,11 @@ use crate::cli::query::oneshot::OneShotGateway;
 use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::cli::server::audit_log::CommandLog;
 use crate::cli::server::log;
-use crate::config::Mode;
-use crate::mcp::kind::Kind;
-use crate::mcp::name::UpstreamName;
-use crate::pins::{BadLock, Change, DefinitionTexts, Difference, PINNED, PinFile, Pins};
+use weir_access::pins::Mode;
+use weir_access::pins::{BadLock, Change, DefinitionTexts, Difference, PINNED, PinFile, Pins};
+use weir_mcp::kind::Kind;
+use weir_mcp::name::UpstreamName;
+use weir_record::audit::{PolicyChange, PolicyEvent};
 
 /// Arguments of `weir pins`.
 #[derive(Debug, clap::Args)]
@@ -58,7 +58,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     names.dedup();
     let selection = UpstreamSelection::Named(&names);
     // In this mode nothing is hidden and nothing is written, and all definitions are compared.
-    let review = |config: &mut crate::config::Config| {
+    let review = |config: &mut weir_config::Config| {
         config.upstreams.iter_mut().for_each(|upstream| upstream.pinning = Mode::Review);
     };
     // This process opens no listener, so anonymous access from the network does not matter.
@@ -144,7 +144,7 @@ fn compare(
 /// Shows the items in the lock file; starts nothing.
 async fn list(args: &Args, selected: &[PinSelection<'_>]) -> Result<(), Failure> {
     let only = Some(Vec::new());
-    let loaded = args.report.config.load(&crate::config::Options { only, ..options(true) }).await?;
+    let loaded = args.report.config.load(&weir_config::Options { only, ..options(true) }).await?;
     let path = &loaded.config.lock_file;
     let lock = PinFile::load(path)
         .map_err(|bad| Failure::NoConfig(format!("{}: {bad}", path.display())))?;

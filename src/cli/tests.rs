@@ -1,7 +1,7 @@
 //! Definition of the command line, and its page in the documents.
 //!
 //! `docs/cli.md` is generated from the definition, below an introduction that is in this file.
-//! After a change: `WEIR_WRITE_DOCS=1 cargo test --lib cli::tests`.
+//! After a change: `WEIR_WRITE_DOCS=1 cargo test -p weir --lib cli::tests`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -194,7 +194,10 @@ pub(super) fn check_page(name: &str, page: &str, test: &str) {
         std::fs::write(&path, page).expect("the page can be written");
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == page, "{name} is out of date: WEIR_WRITE_DOCS=1 cargo test --lib {test}");
+    assert!(
+        written == page,
+        "{name} is out of date: WEIR_WRITE_DOCS=1 cargo test -p weir --lib {test}"
+    );
 }
 
 #[test]

@@ -19,14 +19,14 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, WriteHalf};
 use tokio_util::task::TaskTracker;
 use weir::app::App;
-use weir::config::{Config, Options};
-use weir::json::{self, Object};
-use weir::mcp::capabilities::Capabilities;
-use weir::mcp::definition::arguments::PromptArguments;
-use weir::mcp::definition::downgrade;
-use weir::mcp::definition::param_headers::ParamHeaders;
-use weir::mcp::kind::Kind;
-use weir::pins::Digest;
+use weir_access::pins::Digest;
+use weir_base::json::{self, Object};
+use weir_config::{Config, Options};
+use weir_mcp::capabilities::Capabilities;
+use weir_mcp::definition::arguments::PromptArguments;
+use weir_mcp::definition::downgrade;
+use weir_mcp::definition::param_headers::ParamHeaders;
+use weir_mcp::kind::Kind;
 
 use super::{MEMORY, peak_growth};
 
@@ -282,25 +282,25 @@ async fn respond(
     to.write_all(end.as_bytes()).await
 }
 
-impl weir::upstream::connect::Connect for Server {
+impl weir_upstream::connect::Connect for Server {
     fn connect<'a>(
         &'a self,
-        _: weir::upstream::connect::Destination<'a>,
-    ) -> BoxFuture<'a, io::Result<Box<dyn weir::upstream::connect::ByteStream>>> {
+        _: weir_upstream::connect::Destination<'a>,
+    ) -> BoxFuture<'a, io::Result<Box<dyn weir_base::net::http_connection::ByteStream>>> {
         let (ours, theirs) = tokio::io::duplex(16 << 10);
         self.tasks.spawn(self.clone().serve_http(theirs));
-        let stream: Box<dyn weir::upstream::connect::ByteStream> = Box::new(ours);
+        let stream: Box<dyn weir_base::net::http_connection::ByteStream> = Box::new(ours);
         async { Ok(stream) }.boxed()
     }
 
     fn spawn(
         &self,
-        _: &weir::upstream::connect::ChildCommand,
-    ) -> io::Result<weir::upstream::connect::Child> {
+        _: &weir_upstream::connect::ChildCommand,
+    ) -> io::Result<weir_upstream::connect::Child> {
         let (stdin, requests) = tokio::io::duplex(16 << 10);
         let (replies, stdout) = tokio::io::duplex(16 << 10);
         let serving = self.tasks.spawn(self.clone().serve(requests, replies));
-        Ok(weir::upstream::connect::Child {
+        Ok(weir_upstream::connect::Child {
             stdin: Box::new(stdin),
             stdout: Box::new(stdout),
             stderr: None,
@@ -311,7 +311,7 @@ impl weir::upstream::connect::Connect for Server {
 
 struct Life(Option<tokio::task::JoinHandle<io::Result<()>>>);
 
-impl weir::upstream::connect::ProcessHandle for Life {
+impl weir_upstream::connect::ProcessHandle for Life {
     fn wait(&mut self) -> BoxFuture<'_, String> {
         async {
             match &mut self.0 {
@@ -364,7 +364,7 @@ async fn send(app: &App, tasks: &TaskTracker, request: &[&[u8]]) -> String {
     let peer = SocketAddr::from(([127, 0, 0, 1], 50_000));
     let (mut ours, theirs) = tokio::io::duplex(16 << 10);
     let door = Arc::clone(app.server_state());
-    let serving = tasks.spawn(weir::downstream::http::serve_connection(door, theirs, Some(peer)));
+    let serving = tasks.spawn(weir_downstream::http::serve_connection(door, theirs, Some(peer)));
     for part in request {
         // The server may have rejected the request by then.
         let _ = ours.write_all(part).await;

@@ -62,7 +62,7 @@ fn check_with_json_writes_its_log_as_lines_of_json_before_its_failure() {
     script(folder.path(), "hub", &[("tools/list", refusal)]);
     let (code, out, err) = weir(folder.path(), &["check", "--json"]);
     assert_eq!(code, 4, "{err}");
-    let object = |line: &str| weir::json::Object::parse(line.to_owned()).expect(line);
+    let object = |line: &str| weir_base::json::Object::parse(line.to_owned()).expect(line);
     assert!(object(out.trim_end()).has("upstreams"), "{out}");
     let mut lines: Vec<_> = err.lines().map(object).collect();
     let failure = lines.pop().expect("a failure");

@@ -5,7 +5,7 @@ use std::path::Path;
 use bytes::Bytes;
 use insta::assert_snapshot;
 use tempfile::TempDir;
-use weir::json::{self, Object};
+use weir_base::json::{self, Object};
 
 use super::{example, folder, script, shown, was_started, weir};
 

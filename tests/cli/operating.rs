@@ -274,7 +274,7 @@ fn status_says_how_everything_is_doing_and_its_exit_code_whether_all_is_well() {
     ");
     assert!(!out.contains('\u{1b}'), "{out}");
     let (code, out, _) = served.weir(&["status", "--json"]);
-    let output = weir::json::Object::parse(out.trim().to_owned()).expect("JSON");
+    let output = weir_base::json::Object::parse(out.trim().to_owned()).expect("JSON");
     assert_eq!(
         (code, output.get("ready"), output.get("draining")),
         (0, Some("true"), Some("false"))

@@ -93,7 +93,7 @@ fn warnings_of_the_configuration_are_lines_of_a_log_that_programs_read() {
     let (code, out, err) = weir(folder.path(), &["serve"]);
     assert_eq!((code, &*out), (4, ""));
     let (first, rest) = err.split_once('\n').expect("two lines");
-    let line = weir::json::Object::parse(first.to_owned()).expect("a line of JSON");
+    let line = weir_base::json::Object::parse(first.to_owned()).expect("a line of JSON");
     let report = ["level", "at", "key"].map(|key| line.get_string(key).map(|it| it.to_string()));
     let expected = ["WARN", "weir.toml:6:15", "upstreams.a.prompts_dir"];
     assert_eq!(report, expected.map(|it| Some(it.to_owned())));
@@ -234,7 +234,7 @@ done
     .expect("written");
     let question = output.wait_for("elicitation/create");
     assert!(question.contains(r#""message":"Who?""#), "{question}");
-    let question = weir::json::Object::parse(question).expect("an object");
+    let question = weir_base::json::Object::parse(question).expect("an object");
     let id = question.get("id").expect("an id").to_owned();
     let answer = r#"{"action":"accept","content":{ "n" : 1.0 }}"#;
     writeln!(input, r#"{{"jsonrpc":"2.0","id":{id},"result":{answer}}}"#).expect("written");
@@ -242,7 +242,7 @@ done
     drop(input);
     assert!(weir.wait().success());
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect(name);
-    let declared = weir::json::Object::parse(read("declared")).expect("an object");
+    let declared = weir_base::json::Object::parse(read("declared")).expect("an object");
     let declared = declared.get_object("params").expect("params");
     assert_eq!(declared.get("capabilities"), Some(capabilities));
     let expected = format!("{{\"jsonrpc\":\"2.0\",\"id\":\"why\",\"result\":{answer}}}\n");
@@ -303,7 +303,7 @@ fn a_refused_host_is_warned_about_once_in_the_process_and_a_flood_of_hosts_is_no
 #[test]
 fn the_origins_of_pages_are_reloaded_and_their_preflights_pass_over_a_socket() {
     let key = "a-key-that-a-page-sends-and-no-other-client-has";
-    let hash = weir::hex::hex(&weir::sha256::sha256(key));
+    let hash = weir_base::text::hex::hex(&weir_base::secrets::sha256::sha256(key));
     let config = |origins: &str| {
         format!(
             "[server]\nlisten = \"127.0.0.1:0\"\nallowed_origins = [{origins}]\nwatch = false\n\

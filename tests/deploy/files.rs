@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use weir::admin::Route;
-use weir::config::{Config, Options, ServerConfig};
+use weir_config::{Config, Options, ServerConfig};
 
 use super::{VARIABLES, deploy, folder, weir, yaml};
 

@@ -7,8 +7,8 @@ use std::time::Instant;
 use futures::future::join_all;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use weir::hex::hex;
-use weir::sha256::sha256;
+use weir_base::secrets::sha256::sha256;
+use weir_base::text::hex::hex;
 
 use crate::lab::client::{CallStream, Client, Revision, cancellation};
 use crate::lab::{PATIENCE, until};

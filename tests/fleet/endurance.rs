@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use weir::hex::hex;
-use weir::sha256::sha256;
+use weir_base::secrets::sha256::sha256;
+use weir_base::text::hex::hex;
 
 use crate::crowd::{self, COUNTED, Crowd, Failure, JOBS, PRINCIPALS};
 use crate::lab::nginx::Nginx;

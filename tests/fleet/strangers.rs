@@ -4,8 +4,8 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use weir::hex::hex;
-use weir::sha256::sha256;
+use weir_base::secrets::sha256::sha256;
+use weir_base::text::hex::hex;
 
 use crate::lab::client::{Client, NAME, Revision};
 use crate::lab::store::TestStore;

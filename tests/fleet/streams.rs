@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use weir::hex::hex;
-use weir::sha256::sha256;
+use weir_base::secrets::sha256::sha256;
+use weir_base::text::hex::hex;
 
 use crate::lab::client::{CallStream, Client, Revision};
 use crate::lab::night::bound;

@@ -14,12 +14,14 @@ use rmcp::model::ReadResourceRequestParams;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
-use weir::catalog::{Catalog, ExportRules, Filter, ListSnapshot, RoleView, Settings, UriRoute};
-use weir::mcp::definition::item::Item;
-use weir::mcp::kind::Kind;
-use weir::mcp::name::Naming;
-use weir::mcp::pattern::AllowDeny;
-use weir::policy::role::Role;
+use weir_access::catalog::{
+    Catalog, ExportRules, Filter, ListSnapshot, RoleView, Settings, UriRoute,
+};
+use weir_access::policy::role::Role;
+use weir_mcp::definition::item::Item;
+use weir_mcp::kind::Kind;
+use weir_mcp::name::Naming;
+use weir_mcp::pattern::AllowDeny;
 
 use crate::clients::{Listener, legacy, modern, over_http};
 use crate::fleet::{Fleet, soon};

@@ -10,10 +10,10 @@ use std::time::Duration;
 use futures::StreamExt;
 use hyper::Method;
 use tempfile::TempDir;
-use weir::audit::{log_files, verify};
-use weir::json::Object;
-use weir::jsonrpc::Id;
-use weir::mcp::kind::Kind;
+use weir_base::json::Object;
+use weir_mcp::jsonrpc::Id;
+use weir_mcp::kind::Kind;
+use weir_record::audit::{log_files, verify};
 
 use crate::cell::{
     CLIENTS, LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side,
@@ -267,14 +267,14 @@ async fn a_resource_that_a_listen_will_not_hear_of_has_a_line_of_its_own() {
 
 #[tokio::test(start_paused = true)]
 async fn each_element_of_a_batch_has_a_line_of_its_own() {
-    use weir::mcp::revision::Revision;
+    use weir_mcp::revision::Revision;
     for transport in [Transport::Http, Transport::Stdio] {
         let audited = AuditedGateway::start(MODERN_STDIO, "").await;
         let side = Side::new(Revision::V2025_03_26, transport);
         let client = audited.client(side).await;
         let call = |id: u64, name: &str| {
             let params = format!(r#"{{"name":"{name}"}}"#);
-            weir::jsonrpc::write_request(&Id::from(id), "tools/call", params.as_bytes())
+            weir_mcp::jsonrpc::write_request(&Id::from(id), "tools/call", params.as_bytes())
         };
         let batch = [call(901, "hub__a"), call(902, "hub__b"), "7".into()]
             .map(|element| String::from_utf8(element.to_vec()).expect("text"));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use weir::mcp::kind::{Kind, ListTopic};
+use weir_mcp::kind::{Kind, ListTopic};
 
 use crate::cell::{MODERN_HTTP, UPSTREAMS};
 use crate::client::{ChangeStream, SILENCE, keys_of};

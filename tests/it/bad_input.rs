@@ -1,8 +1,8 @@
 //! Invalid input from clients: a clear error, and the next request on the same connection works.
 
 use hyper::{HeaderMap, Method};
-use weir::mcp::kind::Kind;
-use weir::mcp::revision::Revision;
+use weir_mcp::kind::Kind;
+use weir_mcp::revision::Revision;
 
 use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, Transport};
 use crate::client::{Client, Http, named, object, set, string};
@@ -139,7 +139,7 @@ async fn s20_a_cursor_that_was_not_handed_out_is_refused() {
         let long = "A".repeat(5_000);
         let cut = &good[..good.len() - 1];
         for bad in ["", "nonsense", cut, &format!("{good}A"), "\u{0}", "é", &long, "1", "e30"] {
-            let params = format!(r#"{{"cursor":{}}}"#, string(weir::json::quote(bad)));
+            let params = format!(r#"{{"cursor":{}}}"#, string(weir_base::json::quote(bad)));
             let reply = client.request("prompts/list", &params).await;
             assert_eq!(reply.code(), -32602, "{bad:?}: {reply:?}");
         }
@@ -197,11 +197,13 @@ async fn a_message_over_the_limit_is_refused() {
         let params = format!(r#"{{"name":"hub__a","arguments":{{"x":"{}"}}}}"#, "x".repeat(70_000));
         if side.is_http() {
             let http = client.http();
-            let message = weir::jsonrpc::write_request(&7.into(), "tools/call", params.as_bytes());
+            let message =
+                weir_mcp::jsonrpc::write_request(&7.into(), "tools/call", params.as_bytes());
             let reply = http.post(message, &http.headers("tools/call", &params)).whole().await;
             assert_eq!(reply.status, 413, "{side}: {reply:?}");
         } else {
-            let message = weir::jsonrpc::write_request(&7.into(), "tools/call", params.as_bytes());
+            let message =
+                weir_mcp::jsonrpc::write_request(&7.into(), "tools/call", params.as_bytes());
             client.stdio().send(&message);
             let answer = object(&string(client.stdio().next_unrouted().await.expect("an answer")));
             assert!(answer.has("error"), "{side}: {answer:?}");
@@ -243,7 +245,7 @@ async fn a_request_of_the_wrong_type_is_refused() {
         let http = client.http();
         let params = client.with_request_meta("{}");
         let body =
-            string(weir::jsonrpc::write_request(&7.into(), "prompts/list", params.as_bytes()));
+            string(weir_mcp::jsonrpc::write_request(&7.into(), "prompts/list", params.as_bytes()));
         let changed = |name: &str, value: Option<&str>| {
             let mut headers = http.headers("prompts/list", "{}");
             match value {
@@ -309,7 +311,7 @@ async fn a_head_of_8_kib_is_taken_however_small_the_limit() {
 /// Posts a `prompts/get` of `hub__a` with these `_meta` members and headers.
 async fn post(client: &Client, inner: &str, changed: &[(&str, Option<&str>)]) -> (u16, i64) {
     let params = format!(r#"{{"name":"hub__a","_meta":{{{inner}}}}}"#);
-    let message = weir::jsonrpc::write_request(&7.into(), "prompts/get", params.as_bytes());
+    let message = weir_mcp::jsonrpc::write_request(&7.into(), "prompts/get", params.as_bytes());
     let mut headers = client.http().headers("prompts/get", &params);
     for (name, value) in changed {
         match value {
@@ -392,7 +394,7 @@ async fn a_version_that_is_not_served_is_told_which_are() {
             let error = if side.is_http() {
                 let http = client.http();
                 let message =
-                    weir::jsonrpc::write_request(&7.into(), "prompts/list", params.as_bytes());
+                    weir_mcp::jsonrpc::write_request(&7.into(), "prompts/list", params.as_bytes());
                 let mut headers = http.headers("prompts/list", "{}");
                 set(&mut headers, "mcp-protocol-version", requested);
                 let reply = http.post(message, &headers).whole().await;

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use weir::mcp::revision::{Era, Revision};
+use weir_mcp::revision::{Era, Revision};
 
 /// Transport of a client or an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use weir::fleet::ListsElsewhere;
-use weir::gateway::ClientNotification;
-use weir::mcp::kind::{Kind, ListTopic};
-use weir::mcp::revision::Revision;
+use weir_fleet::ListsElsewhere;
+use weir_gateway::ClientNotification;
+use weir_mcp::kind::{Kind, ListTopic};
+use weir_mcp::revision::Revision;
 
 use crate::cell::{MODERN_HTTP, SIDES, UPSTREAMS};
 use crate::client::{ChangeStream, SILENCE};

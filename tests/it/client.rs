@@ -18,10 +18,10 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use tokio::io::DuplexStream;
 use tokio_util::task::TaskTracker;
-use weir::json::{self, Object};
-use weir::jsonrpc::{self, Id};
-use weir::mcp::kind::{Kind, ListTopic};
-use weir::mcp::meta;
+use weir_base::json::{self, Object};
+use weir_mcp::jsonrpc::{self, Id};
+use weir_mcp::kind::{Kind, ListTopic};
+use weir_mcp::meta;
 
 use crate::cell::{Side, Transport};
 use crate::judge::JudgedConversation;

@@ -19,10 +19,11 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio_util::task::TaskTracker;
 use weir::app::App;
-use weir::config::{Config, Options};
-use weir::json::Object;
-use weir::jsonrpc::Id;
-use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Destination};
+use weir_base::json::Object;
+use weir_base::net::http_connection::ByteStream;
+use weir_config::{Config, Options};
+use weir_mcp::jsonrpc::Id;
+use weir_upstream::connect::{Child, ChildCommand, Connect, Destination};
 
 use crate::by_night;
 use crate::cell::{Cell, LEGACY_HTTP, MODERN_HTTP, Side};
@@ -132,7 +133,7 @@ fn connect_client(app: &App, side: Side, key: &str, tasks: &TaskTracker) -> Clie
         let (ours, theirs) = tokio::io::duplex(PIPE);
         let peer = SocketAddr::from(([127, 0, 0, 1], 50_000));
         let server_state = Arc::clone(&server_state);
-        serving.spawn(weir::downstream::http::serve_connection(server_state, theirs, Some(peer)));
+        serving.spawn(weir_downstream::http::serve_connection(server_state, theirs, Some(peer)));
         ours
     };
     let client = Client::uninitialized(side, Connector::new(connect, None), Some(key), tasks);

@@ -2,8 +2,8 @@
 //! that are repeated in headers.
 
 use hyper::HeaderMap;
-use weir::mcp::kind::{Kind, ListTopic};
-use weir::mcp::revision::Revision;
+use weir_mcp::kind::{Kind, ListTopic};
+use weir_mcp::revision::Revision;
 
 use crate::cell::{
     LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, Transport, UPSTREAMS,
@@ -258,7 +258,7 @@ async fn call(client: &Client, params: &str, extra: &[(&'static str, &str)]) -> 
     for (name, value) in extra {
         set(&mut headers, name, value);
     }
-    let message = weir::jsonrpc::write_request(&7.into(), "tools/call", params.as_bytes());
+    let message = weir_mcp::jsonrpc::write_request(&7.into(), "tools/call", params.as_bytes());
     http.post(message, &headers).whole().await
 }
 

@@ -1,8 +1,8 @@
 //! Forwarding of calls: to the owner under its own name, and the response comes back unchanged.
 
-use weir::json::Object;
-use weir::mcp::kind::Kind;
-use weir::mcp::meta;
+use weir_base::json::Object;
+use weir_mcp::kind::Kind;
+use weir_mcp::meta;
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, Transport};
 use crate::client::{named, object, set, string};
@@ -153,7 +153,7 @@ async fn a_client_gets_its_own_id_back() {
     everywhere("", hub, async |world, cell| {
         let client = world.client(cell.client).await;
         for id in ["0", "-7", r#""x""#, r#""7""#, "123456789012345678901234567890", r#""\u0041""#] {
-            let id = weir::jsonrpc::Id::parse(id.into()).expect("an id");
+            let id = weir_mcp::jsonrpc::Id::parse(id.into()).expect("an id");
             let reply = client.start_as(id.clone(), "prompts/get", &named("hub__a")).reply().await;
             assert_eq!(reply.id, id.to_string());
             assert!(reply.outcome.is_ok());
@@ -271,7 +271,8 @@ async fn an_upstream_gets_its_own_headers_and_none_of_the_clients() {
             let mut headers = http.headers("tools/call", &params);
             set(&mut headers, "cookie", "secret=1");
             set(&mut headers, "x-forwarded-for", "10.0.0.1");
-            let message = weir::jsonrpc::write_request(&7.into(), "tools/call", params.as_bytes());
+            let message =
+                weir_mcp::jsonrpc::write_request(&7.into(), "tools/call", params.as_bytes());
             assert_eq!(http.post(message, &headers).whole().await.status, 200);
             let seen = world.upstream("hub").last("tools/call").headers;
             assert_eq!(seen.get("x-api-key").expect("its own header"), "for the hub");

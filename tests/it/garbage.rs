@@ -71,7 +71,7 @@ async fn a_legacy_servers_ping_is_answered_and_its_questions_are_declined() {
         let world = World::start(hub(upstream), "").await;
         let client = world.client(LEGACY_HTTP).await;
         let hub = world.upstream("hub");
-        hub.until_listener(weir::mcp::kind::ListTopic::Prompts).await;
+        hub.until_listener(weir_mcp::kind::ListTopic::Prompts).await;
         hub.say(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#);
         let answers = hub.received_responses(1).await;
         assert_eq!(answers, [r#"{"jsonrpc":"2.0","id":"p","result":{}}"#], "{upstream}");

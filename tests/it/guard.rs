@@ -1,6 +1,6 @@
 //! The guard in every cell: prompt arguments, malformed results, invisible text, redaction.
 
-use weir::mcp::kind::Kind;
+use weir_mcp::kind::Kind;
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, Side};
 use crate::client::object;

@@ -3,7 +3,7 @@
 //! Since these tests pass without Weir, a behaviour test that fails points at Weir.
 
 use tokio_util::task::TaskTracker;
-use weir::mcp::kind::{Kind, ListTopic};
+use weir_mcp::kind::{Kind, ListTopic};
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, SIDES, Side};
 use crate::client::{Client, Connector};
@@ -69,7 +69,7 @@ async fn a_held_call_sends_progress_and_learns_that_it_is_cancelled() {
         let (upstream, tasks) = start(Script::full(side));
         let client = meet(&upstream, side, &tasks).await;
         let mut intercepted = upstream.intercept("tools/call");
-        let id = weir::jsonrpc::Id::from(99);
+        let id = weir_mcp::jsonrpc::Id::from(99);
         let params = r#"{"name":"a","_meta":{"progressToken":99}}"#;
         let exchange = client.start_as(id, "tools/call", params);
         let call = intercepted.next().await;
@@ -148,7 +148,7 @@ async fn what_a_careful_server_would_refuse_is_a_surprise() {
     assert_eq!(client.request("ping", "{}").await.status, 404);
     let http = client.http();
     let params = client.with_request_meta(r#"{"name":"b"}"#);
-    let message = weir::jsonrpc::write_request(&7.into(), "prompts/get", params.as_bytes());
+    let message = weir_mcp::jsonrpc::write_request(&7.into(), "prompts/get", params.as_bytes());
     http.post(message, &http.headers("prompts/get", r#"{"name":"a"}"#)).whole().await;
     let violations = upstream.violations();
     assert_eq!(violations.len(), 2, "{violations:?}");

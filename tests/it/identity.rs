@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::task::TaskTracker;
-use weir::upstream::connect::ByteStream;
+use weir_base::net::http_connection::ByteStream;
 
 use crate::signing::{jwks, signed};
 

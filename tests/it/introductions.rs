@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use weir::json::Object;
-use weir::mcp::kind::Kind;
-use weir::mcp::revision::Revision;
+use weir_base::json::Object;
+use weir_mcp::kind::Kind;
+use weir_mcp::revision::Revision;
 
 use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, Transport};
 use crate::client::{Client, object, string};

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
-use weir::mcp::meta;
-use weir::mcp::revision::{Era, Revision};
+use weir_mcp::meta;
+use weir_mcp::revision::{Era, Revision};
 
 use crate::cell::{Side, Transport};
 use crate::schema::{Schema, Sender, assert_prepared};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir::json::Object;
-use weir::jsonrpc::{self, Id};
-use weir::mcp::revision::Revision;
+use weir_base::json::Object;
+use weir_mcp::jsonrpc::{self, Id};
+use weir_mcp::revision::Revision;
 
 use crate::by_night;
 use crate::cell::{

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir::mcp::kind::Kind;
+use weir_mcp::kind::Kind;
 
 use crate::cell::{MODERN_HTTP, SIDES, Side};
 use crate::client::{keys_of, object};

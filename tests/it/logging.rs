@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use weir::jsonrpc::Id;
-use weir::mcp::log_level::LogLevel;
+use weir_mcp::jsonrpc::Id;
+use weir_mcp::log_level::LogLevel;
 
 use crate::cell::{CLIENTS, LEGACY_HTTP, MODERN_HTTP, SIDES, Side, Transport, UPSTREAMS, matrix};
 use crate::client::{Client, Exchange, Reply, named, object};
@@ -319,7 +319,7 @@ async fn n62_a_message_that_belongs_to_no_call_reaches_nobody() {
             let (client, params) = client_at(&world, side, Some(LogLevel::Debug)).await;
             let mut changes = client.listen().await;
             let (exchange, call) = start(hub, &client, &params).await;
-            hub.until_listener(weir::mcp::kind::ListTopic::Tools).await;
+            hub.until_listener(weir_mcp::kind::ListTopic::Tools).await;
             let text = message(LogLevel::Emergency, "stray");
             hub.say(&format!(r#"{{"jsonrpc":"2.0","method":"{METHOD}","params":{text}}}"#));
             changes.stays_silent().await;

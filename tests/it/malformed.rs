@@ -7,12 +7,12 @@
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Value, json};
-use weir::json::Object;
-use weir::mcp::definition::downgrade::{self, DefinitionForm};
-use weir::mcp::definition::item::Item;
-use weir::mcp::definition::shape;
-use weir::mcp::kind::Kind;
-use weir::mcp::revision::{Era, Revision};
+use weir_base::json::Object;
+use weir_mcp::definition::downgrade::{self, DefinitionForm};
+use weir_mcp::definition::item::Item;
+use weir_mcp::definition::shape;
+use weir_mcp::kind::Kind;
+use weir_mcp::revision::{Era, Revision};
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, Side, Transport};
 use crate::schema::Schema;

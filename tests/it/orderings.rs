@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use weir::app::ReloadOutcome;
-use weir::jsonrpc;
+use weir_mcp::jsonrpc;
 
 use crate::cell::{CLIENTS, LEGACY_HTTP, LEGACY_SSE, MODERN_HTTP, Side, Transport, UPSTREAMS};
 use crate::client::{Client, Exchange, named};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir::mcp::kind::{Kind, ListTopic};
+use weir_mcp::kind::{Kind, ListTopic};
 
 use crate::cell::{MODERN_HTTP, SIDES};
 use crate::upstream::{Cursors, Script, definition};

@@ -55,7 +55,7 @@ impl<'a> Stream<'a> {
 
     /// Posts a request and returns its response from the stream.
     async fn ask(&mut self, method: &str, params: &str) -> String {
-        let message = weir::jsonrpc::write_request(&7.into(), method, params.as_bytes());
+        let message = weir_mcp::jsonrpc::write_request(&7.into(), method, params.as_bytes());
         let reply = self.post(message).await;
         assert_eq!((reply.status, &*reply.body), (202, ""), "{method}");
         self.next().await

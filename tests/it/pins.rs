@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use weir::mcp::kind::Kind;
-use weir::pins::PinFile;
+use weir_access::pins::PinFile;
+use weir_mcp::kind::Kind;
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, MODERN_STDIO};
 use crate::client::Client;
@@ -64,7 +64,7 @@ async fn what_changes_is_gone_until_it_is_approved() {
         let prompts = pinned.kinds[0].as_mut().expect("prompts are pinned");
         for text in [changed(Kind::Prompt, "a"), definition(Kind::Prompt, "c")] {
             let name = if text.contains("changed") { "a" } else { "c" };
-            prompts.insert(name.to_owned(), weir::pins::Digest::of(&text.into()));
+            prompts.insert(name.to_owned(), weir_access::pins::Digest::of(&text.into()));
         }
         new.save(&lock).expect("it can be written");
         pass(SOON).await;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use weir::catalog::RoleView;
-use weir::mcp::kind::Kind;
+use weir_access::catalog::RoleView;
+use weir_mcp::kind::Kind;
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, MODERN_STDIO, SIDES};
 use crate::client::{Client, Reply, set};

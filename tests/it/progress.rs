@@ -1,6 +1,6 @@
 //! Progress notifications: to the client that asked for them, under its own token, during its call.
 
-use weir::jsonrpc::Id;
+use weir_mcp::jsonrpc::Id;
 
 use crate::cell::{SIDES, UPSTREAMS};
 use crate::client::{named, object, string};

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use weir::jsonrpc::pending::PendingRequests;
-use weir::jsonrpc::{self, Id, Message, ResponsePayload};
-use weir::mcp::kind::Kind;
+use weir_mcp::jsonrpc::pending::PendingRequests;
+use weir_mcp::jsonrpc::{self, Id, Message, ResponsePayload};
+use weir_mcp::kind::Kind;
 
 use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO};
 use crate::upstream::Script;
@@ -63,16 +63,16 @@ const ROWS: [Row; 32] = [
         &[
             ("tests/it/forwarding.rs", "parameters_pass_byte_for_byte"),
             ("tests/it/forwarding.rs", "a_result_comes_back_byte_for_byte"),
-            ("src/json.rs", "any_object_comes_out_as_it_went_in"),
+            ("crates/base/src/json.rs", "any_object_comes_out_as_it_went_in"),
         ],
     ),
     (
         "D-P6",
         "framing does not depend on the cuts",
         &[
-            ("src/line_codec.rs", "the_cuts_do_not_matter"),
-            ("src/sse.rs", "what_is_written_is_read"),
-            ("src/json/extract.rs", "the_cuts_do_not_matter"),
+            ("crates/base/src/text/line_codec.rs", "the_cuts_do_not_matter"),
+            ("crates/base/src/text/sse.rs", "what_is_written_is_read"),
+            ("crates/base/src/json/extract.rs", "the_cuts_do_not_matter"),
             (
                 "tests/it/fuzz.rs",
                 "what_reads_and_writes_text_keeps_its_word_for_every_committed_input",
@@ -82,7 +82,10 @@ const ROWS: [Row; 32] = [
     (
         "D-P7",
         "less is never more",
-        &[("src/policy/role.rs", "s05_d_p7_one_rule_less_or_one_denial_more_grants_nothing")],
+        &[(
+            "crates/access/src/policy/role.rs",
+            "s05_d_p7_one_rule_less_or_one_denial_more_grants_nothing",
+        )],
     ),
     (
         "D-P8",
@@ -101,7 +104,10 @@ const ROWS: [Row; 32] = [
         "D-P9",
         "one end in every order",
         &[
-            ("src/jsonrpc/pending.rs", "in_every_order_each_request_is_settled_once_and_leaves"),
+            (
+                "crates/mcp/src/jsonrpc/pending.rs",
+                "in_every_order_each_request_is_settled_once_and_leaves",
+            ),
             ("tests/it/orderings.rs", "whatever_ends_a_legacy_call_over_http_ends_it_once"),
             ("tests/it/cancelling.rs", "f37g_a_late_answer_to_a_cancelled_call_reaches_nobody"),
         ],
@@ -110,21 +116,21 @@ const ROWS: [Row; 32] = [
         "D-P10",
         "names join in one way",
         &[
-            ("src/mcp/name.rs", "s28_joining_is_injective"),
-            ("src/mcp/name.rs", "a_name_that_fits_comes_back"),
+            ("crates/mcp/src/name.rs", "s28_joining_is_injective"),
+            ("crates/mcp/src/name.rs", "a_name_that_fits_comes_back"),
         ],
     ),
     // Names that look alike are not treated specially: other bytes are other names.
-    ("D-P11", "merged names are unique", &[("src/mcp/name.rs", "s28_joining_is_injective")]),
+    ("D-P11", "merged names are unique", &[("crates/mcp/src/name.rs", "s28_joining_is_injective")]),
     (
         "D-P12",
         "headers say what the body says",
         &[
             (
-                "src/mcp/definition/param_headers.rs",
+                "crates/mcp/src/definition/param_headers.rs",
                 "a_header_says_the_argument_that_it_was_written_for",
             ),
-            ("src/mcp/definition/param_headers.rs", "a_header_says_no_other_argument"),
+            ("crates/mcp/src/definition/param_headers.rs", "a_header_says_no_other_argument"),
             ("tests/it/security.rs", "s14_n15_a_header_opens_nothing_that_its_body_may_not"),
         ],
     ),
@@ -156,7 +162,7 @@ const ROWS: [Row; 32] = [
         "what is no cursor is refused",
         &[
             (
-                "src/catalog/cursor.rs",
+                "crates/access/src/catalog/cursor.rs",
                 "no_text_makes_the_reader_panic_and_what_it_reads_is_written_the_same",
             ),
             (
@@ -170,7 +176,7 @@ const ROWS: [Row; 32] = [
         "a walk meets all that stays, once",
         &[
             (
-                "src/catalog/tests/properties.rs",
+                "crates/access/src/catalog/tests/properties.rs",
                 "a_walk_returns_every_item_that_stays_visible_exactly_once",
             ),
             ("tests/it/walk.rs", "a_walk_returns_what_stays_visible_exactly_once"),
@@ -225,7 +231,7 @@ const ROWS: [Row; 32] = [
         "D-P23",
         "progress increases",
         &[
-            ("src/mcp/call_notifications.rs", "progress_that_goes_back_is_dropped"),
+            ("crates/mcp/src/call_notifications.rs", "progress_that_goes_back_is_dropped"),
             ("tests/it/progress.rs", "n63_progress_that_does_not_increase_is_dropped"),
             // Progress ends with its call.
             ("tests/it/progress.rs", "n63_progress_for_nobody_reaches_nobody"),
@@ -246,7 +252,7 @@ const ROWS: [Row; 32] = [
         "D-P25",
         "what is not approved is not served",
         &[
-            ("src/pins/tests.rs", "what_is_not_approved_is_never_served"),
+            ("crates/access/src/pins/tests.rs", "what_is_not_approved_is_never_served"),
             ("tests/it/pins.rs", "no_sequence_of_edits_shows_what_was_not_approved"),
         ],
     ),
@@ -254,9 +260,9 @@ const ROWS: [Row; 32] = [
         "D-P26",
         "a window admits its rate and a burst",
         &[
-            ("src/rate_limit.rs", "d_p26_it_agrees_with_a_bucket_of_tokens"),
+            ("crates/base/src/time/rate_limit.rs", "d_p26_it_agrees_with_a_bucket_of_tokens"),
             (
-                "src/rate_limit.rs",
+                "crates/base/src/time/rate_limit.rs",
                 "d_p26_no_window_admits_more_than_its_time_and_a_burst_even_if_the_clock_goes_back",
             ),
         ],
@@ -265,7 +271,7 @@ const ROWS: [Row; 32] = [
         "D-P27",
         "one probe, on schedule",
         &[(
-            "src/upstream/health/breaker.rs",
+            "crates/upstream/src/health/breaker.rs",
             "there_is_never_more_than_one_probe_and_it_opens_for_as_long_as_the_schedule_says",
         )],
     ),
@@ -284,7 +290,10 @@ const ROWS: [Row; 32] = [
         "D-P29",
         "no secret is told",
         &[
-            ("src/config/reader/variables.rs", "no_complaint_holds_what_a_variable_stands_for"),
+            (
+                "crates/config/src/reader/variables.rs",
+                "no_complaint_holds_what_a_variable_stands_for",
+            ),
             ("tests/cli/secrets.rs", "none_of_sixty_secrets_is_in_anything_that_weir_says"),
         ],
     ),
@@ -311,7 +320,7 @@ const ROWS: [Row; 32] = [
         "a list is as private as its parts",
         &[
             (
-                "src/catalog/tests/introductions.rs",
+                "crates/access/src/catalog/tests/introductions.rs",
                 "a_list_is_private_where_one_of_its_upstreams_says_so",
             ),
             ("tests/it/policy.rs", "a_filtered_list_is_private"),
@@ -322,7 +331,10 @@ const ROWS: [Row; 32] = [
         "D-P32",
         "the log is whole",
         &[
-            ("src/audit/verify.rs", "what_was_changed_removed_put_in_or_swapped_is_found"),
+            (
+                "crates/record/src/audit/verify.rs",
+                "what_was_changed_removed_put_in_or_swapped_is_found",
+            ),
             ("tests/it/audit.rs", "each_request_has_one_line_that_says_what_became_of_it"),
         ],
     ),

@@ -9,8 +9,8 @@ mod sharing;
 mod strangers;
 mod visiting;
 
-use weir::json::Object;
-use weir::jsonrpc::{self, Id};
+use weir_base::json::Object;
+use weir_mcp::jsonrpc::{self, Id};
 
 use crate::cell::{Cell, Side, Transport};
 use crate::client::{Client, Exchange, Reply, object, string};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weir::app::ReloadOutcome;
-use weir::mcp::kind::ListTopic;
+use weir_mcp::kind::ListTopic;
 
 use crate::by_night;
 use crate::cell::{CLIENTS, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, UPSTREAMS};

@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
-use weir::json::{Object, elements};
-use weir::mcp::revision::Revision;
+use weir_base::json::{Object, elements};
+use weir_mcp::revision::Revision;
 
 use crate::cell::{
     LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side, Transport,

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use hyper::Method;
-use weir::jsonrpc::{self, Id};
-use weir::mcp::kind::Kind;
-use weir::mcp::revision::Revision;
-use weir::sse::{Event, SseDecoder};
+use weir_base::text::sse::{Event, SseDecoder};
+use weir_mcp::jsonrpc::{self, Id};
+use weir_mcp::kind::Kind;
+use weir_mcp::revision::Revision;
 
 use crate::cell::{CLIENTS, LEGACY_HTTP, Side, Transport, UPSTREAMS};
 use crate::client::{Client, HttpExchange, named, object, set};
@@ -510,7 +510,7 @@ async fn an_upstream_that_ends_its_stream_to_be_polled_is_asked_for_the_rest() {
         let world = World::start(hub(LEGACY_HTTP), &with_pair(ON)).await;
         let hub = world.upstream("hub");
         let client = world.client(side).await;
-        hub.until_listener(weir::mcp::kind::ListTopic::Tools).await;
+        hub.until_listener(weir_mcp::kind::ListTopic::Tools).await;
         let mut intercepted = hub.intercept("tools/call");
         let exchange = client.start_as(Id::from(70), "tools/call", WITH_PROGRESS);
         let call = intercepted.next().await;

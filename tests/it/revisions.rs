@@ -1,7 +1,7 @@
 //! Every revision on either side: one test for each cell of the protocol's table.
 
-use weir::mcp::kind::{Kind, ListTopic};
-use weir::mcp::revision::Revision;
+use weir_mcp::kind::{Kind, ListTopic};
+use weir_mcp::revision::Revision;
 
 use crate::cell::{
     LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, Transport, UPSTREAMS,
@@ -220,7 +220,7 @@ async fn both_eras_are_served_on_one_endpoint_and_one_stdio() {
                 set(&mut headers, "mcp-protocol-version", "2026-07-28");
                 set(&mut headers, "mcp-method", "prompts/list");
                 let message =
-                    weir::jsonrpc::write_request(&9.into(), "prompts/list", modern.as_bytes());
+                    weir_mcp::jsonrpc::write_request(&9.into(), "prompts/list", modern.as_bytes());
                 let reply = http.post(message, &headers).whole().await;
                 string(object(&reply.body).get_bytes("result").expect("a result"))
             }
@@ -249,7 +249,7 @@ const BATCH: &str = r#"[{"jsonrpc":"2.0","id":1,"method":"prompts/list"},{"jsonr
 
 /// Responses of a batch, by id.
 fn by_id(batch: String) -> Vec<(String, bool)> {
-    let answers = weir::json::elements(&batch.into()).expect("an array");
+    let answers = weir_base::json::elements(&batch.into()).expect("an array");
     let mut answers: Vec<_> = answers
         .map(|answer| {
             let answer = object(&string(answer));

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use hyper::header::{ALLOW, AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, Method};
-use weir::downstream::http::HttpRoute;
-use weir::mcp::revision::Revision;
+use weir_downstream::http::HttpRoute;
+use weir_mcp::revision::Revision;
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, Side, Transport};
 use crate::client::{Client, HttpExchange, HttpReply, set, string};

@@ -30,7 +30,7 @@ mod answers;
 mod clients;
 mod speech;
 
-use weir::jsonrpc::Id;
+use weir_mcp::jsonrpc::Id;
 
 use crate::cell::Cell;
 use crate::client::{Client, Exchange, Reply, object};

@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use jsonschema::{Registry, Validator};
 use serde_json::{Value, json};
-use weir::mcp::revision::Revision;
+use weir_mcp::revision::Revision;
 
 /// The schema of one revision.
 pub(crate) struct Schema {

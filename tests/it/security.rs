@@ -6,22 +6,23 @@
 //! |---|---|---|
 //! | S-02, S-03 | listed, reachable and announced items are the same | `tests/it/sight.rs` |
 //! | S-04 | no route is open without valid credentials | `tests/it/routes.rs` |
-//! | S-05 | no rule, no access | `tests/it/security.rs`, `src/policy/role.rs` |
+//! | S-05 | no rule, no access | `tests/it/security.rs`, `crates/access/src/policy/role.rs` |
 //! | S-10 | headers with a meaning elsewhere have no effect | `tests/it/security.rs` |
 //! | S-11 | another host and another origin are forbidden | `tests/it/origins.rs` |
 //! | S-12 | requests upstream do not depend on the host | `tests/it/origins.rs` |
-//! | S-13 | duplicate and misspelled members | `tests/it/security.rs`, `src/json.rs` |
+//! | S-13 | duplicate and misspelled members | `tests/it/security.rs`, `crates/base/src/json.rs` |
 //! | S-14 | header mismatches (N-15) | `tests/it/security.rs`, `tests/it/bad_input.rs` |
 //! | S-16 | credentials stay here (N-83) | `tests/it/security.rs`, `tests/it/forwarding.rs` |
-//! | S-18 | sessions cannot be guessed | `src/secret.rs` |
+//! | S-18 | sessions cannot be guessed | `crates/base/src/secrets/secret.rs` |
 //! | S-18 | sessions belong to their principal | `tests/it/routes.rs`, `tests/it/sessions.rs` |
 //! | S-20 | forged cursors | `tests/it/security.rs`, `tests/it/bad_input.rs` |
 //! | S-21 | a shared cache leaks nothing to another client | `tests/it/security.rs` |
-//! | S-28 | no collision of items | `src/mcp/name.rs`, `src/catalog/tests.rs` |
+//! | S-28 | items never collide | `crates/mcp/src/name.rs`, `crates/access/src/catalog/tests.rs` |
 //! | S-35 | no secrets in core files; no access to the memory | `tests/cli/surroundings.rs` |
-//! | S-36 | no timing leak of keys | `src/policy/keys.rs` |
+//! | S-36 | no timing leak of keys | `crates/access/src/policy/keys.rs` |
 //! | S-37 | denied equals unknown, timing too | `tests/it/policy.rs`, `tests/it/security.rs` |
-//! | S-38 | no limit is evaded | `src/policy/limits/table.rs`, `tests/it/limits_per_client.rs` |
+//! | S-38 | no limit is evaded | `crates/access/src/policy/limits/table.rs` |
+//! | S-38 | no limit per client is evaded | `tests/it/limits_per_client.rs` |
 //! | S-38 | no limit on suspended calls is evaded | `tests/it/questions/limited.rs` |
 //! | S-45 | children get only their own environment and descriptors | `tests/cli/surroundings.rs` |
 //! | S-49 | no notification about hidden items | `tests/it/security.rs`, `tests/it/sight.rs` |
@@ -30,8 +31,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use weir::mcp::kind::Kind;
-use weir::mcp::revision::Revision;
+use weir_mcp::kind::Kind;
+use weir_mcp::revision::Revision;
 
 use crate::cell::{
     CLIENTS, LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side, Transport, UPSTREAMS,
@@ -159,7 +160,7 @@ fn strange_headers() -> Vec<(String, String)> {
 /// Gets a prompt with these additional headers.
 async fn get(client: &Client, name: &str, extra: &[(String, String)]) -> HttpReply {
     let params = client.with_request_meta(&named(name));
-    let message = weir::jsonrpc::write_request(&7.into(), "prompts/get", params.as_bytes());
+    let message = weir_mcp::jsonrpc::write_request(&7.into(), "prompts/get", params.as_bytes());
     let mut headers = client.http().headers("prompts/get", &params);
     for (name, value) in extra {
         set(&mut headers, name, value);

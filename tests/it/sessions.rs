@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hyper::Method;
-use weir::mcp::kind::ListTopic;
+use weir_mcp::kind::ListTopic;
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP};
 use crate::client::{Client, HttpReply, SILENCE, set};

@@ -4,8 +4,8 @@
 //! A second matcher decides here what a role may see. It shares only the rule with Weir's own: an
 //! item that no pattern allows is denied, and a denial wins.
 
-use weir::mcp::kind::Kind;
-use weir::mcp::revision::Revision;
+use weir_mcp::kind::Kind;
+use weir_mcp::revision::Revision;
 
 use crate::by_night;
 use crate::cell::{LEGACY_HTTP, LEGACY_SSE, MODERN_HTTP, Side, Transport};

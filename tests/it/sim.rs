@@ -30,8 +30,8 @@ use futures::future::join_all;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use weir::app::ReloadOutcome;
-use weir::mcp::kind::Kind;
-use weir::mcp::revision::Revision;
+use weir_mcp::kind::Kind;
+use weir_mcp::revision::Revision;
 
 use crate::by_night;
 use crate::cell::{CLIENTS, UPSTREAMS};
@@ -220,7 +220,7 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
 
 /// Runs the history of a seed.
 fn live(seed: u64, ledger: &Arc<Ledger>) {
-    weir::jitter::seed(seed);
+    weir_base::time::jitter::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use weir::jsonrpc::{self, Id};
-use weir::mcp::revision::Revision;
+use weir_mcp::jsonrpc::{self, Id};
+use weir_mcp::revision::Revision;
 
 use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, Side, Transport, UPSTREAMS};
 use crate::client::{Client, HttpExchange, named, object, set};

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use weir::app::ReloadOutcome;
-use weir::mcp::kind::Kind;
+use weir_mcp::kind::Kind;
 
 use crate::cell::{
     CLIENTS, LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side, UPSTREAMS,

@@ -201,7 +201,7 @@ async fn n_65_a_handle_that_is_not_good_is_unknown_and_nothing_is_sent() {
         assert_eq!(world.requests(), before);
         // A client that may not call the tool any more does not have the task either.
         let hub = world.upstream("hub");
-        hub.remove(weir::mcp::kind::Kind::Tool, "a").await;
+        hub.remove(weir_mcp::kind::Kind::Tool, "a").await;
         pass(std::time::Duration::from_secs(2)).await;
         let before = world.requests();
         is_unknown(&about(&client, "tasks/get", &handle).await);

@@ -2,7 +2,7 @@
 //! tokens.
 
 use hyper::Method;
-use weir::mcp::revision::Revision;
+use weir_mcp::revision::Revision;
 
 use crate::cell::{LEGACY_HTTP, LEGACY_SSE, MODERN_HTTP, Side, Transport};
 use crate::client::{Client, HttpReply, set};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir::jsonrpc::{Id, write_request};
+use weir_mcp::jsonrpc::{Id, write_request};
 
 use crate::cell::{
     CLIENTS, LEGACY_HTTP, LEGACY_SSE, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, Side,

@@ -23,10 +23,10 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use weir::json::{self, Object};
-use weir::jsonrpc::{self, Id, Request};
-use weir::mcp::kind::{Kind, ListTopic};
-use weir::mcp::meta;
+use weir_base::json::{self, Object};
+use weir_mcp::jsonrpc::{self, Id, Request};
+use weir_mcp::kind::{Kind, ListTopic};
+use weir_mcp::meta;
 
 use crate::cell::{Side, Transport};
 use crate::judge::JudgedConversation;

@@ -1,8 +1,8 @@
 //! Spellings of URIs: another spelling of its URI does not reach a resource that a role may not
 //! read (docs/resource-uris.md). `tests/interop/uris.rs` tests real readers of such spellings.
 
-use weir::json;
-use weir::mcp::kind::Kind;
+use weir_base::json;
+use weir_mcp::kind::Kind;
 
 use crate::cell::{LEGACY_HTTP, MODERN_HTTP, Side};
 use crate::client::{Client, Reply, object, string};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use weir::mcp::kind::Kind;
+use weir_mcp::kind::Kind;
 
 use crate::by_night;
 use crate::cell::{SIDES, Side};

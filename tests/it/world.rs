@@ -20,14 +20,15 @@ use tokio::io::DuplexStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use weir::app::{App, ReloadOutcome, Reloader};
-use weir::audit::{Audit, Writer};
-use weir::config::{Config, Options};
-use weir::downstream::ServerStateCell;
-use weir::downstream::http::HttpRoute;
-use weir::gateway::ClientContext;
-use weir::mcp::kind::Kind;
-use weir::sealing::SealingKeys;
-use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Destination};
+use weir_base::net::http_connection::ByteStream;
+use weir_base::secrets::sealing::SealingKeys;
+use weir_config::{Config, Options};
+use weir_downstream::ServerStateCell;
+use weir_downstream::http::HttpRoute;
+use weir_gateway::ClientContext;
+use weir_mcp::kind::Kind;
+use weir_record::audit::{Audit, Writer};
+use weir_upstream::connect::{Child, ChildCommand, Connect, Destination};
 
 use crate::cell::{Cell, LEGACY_SSE, MODERN_HTTP, Side, Transport, matrix};
 use crate::client::{Client, Connector};
@@ -418,10 +419,10 @@ impl World {
             let server = Arc::clone(&server.lock().expect("nobody panics here"));
             if side.transport != Transport::Stdio {
                 let peer = SocketAddr::from(([127, 0, 0, 1], 50_000));
-                tasks.spawn(weir::downstream::http::serve_connection(server, theirs, Some(peer)));
+                tasks.spawn(weir_downstream::http::serve_connection(server, theirs, Some(peer)));
             } else {
                 let (input, output) = tokio::io::split(theirs);
-                tasks.spawn(weir::downstream::stdio::serve(server, guest.clone(), input, output));
+                tasks.spawn(weir_downstream::stdio::serve(server, guest.clone(), input, output));
             }
             // Only over HTTP a conversation outlives its connections.
             wrapper(if side.transport == Transport::Http { "client" } else { "pipe" }, ours)

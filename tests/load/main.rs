@@ -21,9 +21,10 @@
 //! | F-75 | half-closed and pipelined connections | `tests/load/strangers.rs` |
 //! | F-80, F-91 | stopping | `tests/load/stopping.rs`, `tests/it/closing.rs` |
 //! | F-84, F-85 | upgrading, and starting again | `tests/load/upgrading.rs` |
-//! | F-90 | a panic ends its own request only | `src/downstream/response.rs` |
+//! | F-90 | a panic ends its own request only | `crates/downstream/src/response.rs` |
 //! | F-96 | no file descriptors left | `tests/load/overload.rs` |
-//! | F-97 | memory budget nearly used up | `tests/load/crowding.rs`, `src/memory_budget.rs` |
+//! | F-97 | memory budget nearly used up | `tests/load/crowding.rs` |
+//! | F-97 | memory budget used up | `crates/base/src/memory/memory_budget.rs` |
 
 #![allow(clippy::disallowed_types, reason = "the lab reads JSON of a running Weir")]
 

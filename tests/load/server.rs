@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use weir::jsonrpc::{self, Message};
+use weir_mcp::jsonrpc::{self, Message};
 
 use crate::lab::ledger::{Executions, Ledger, Summary};
 

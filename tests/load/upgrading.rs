@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::JoinSet;
-use weir::json::Object;
+use weir_base::json::Object;
 
 use crate::client::{Call, Client, Outcome};
 use crate::gateway::Gateway;

@@ -1,9 +1,9 @@
 //! `weir init`, with and without a client to import from.
 
 use insta::assert_snapshot;
-use weir::config::{Config, Options};
-use weir::upstream::UpstreamSource;
-use weir::upstream::connect::ChildCommand;
+use weir_config::{Config, Options};
+use weir_upstream::UpstreamSource;
+use weir_upstream::connect::ChildCommand;
 
 use crate::user_home::{CLIENTS, Client, UserHome, mode};
 
@@ -86,7 +86,7 @@ fn what_was_taken_over_is_a_good_configuration() {
 }
 
 /// Values that an upstream's server receives, secrets included.
-fn secrets(upstream: &weir::config::UpstreamConfig) -> Vec<(String, String)> {
+fn secrets(upstream: &weir_config::UpstreamConfig) -> Vec<(String, String)> {
     match &upstream.settings.source {
         UpstreamSource::Process(ChildCommand { env, .. }) => {
             env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect()

@@ -2,10 +2,14 @@
 //! `tests/bounds.toml` its tests.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{all_tests, fail_if_any, quoted, read, table_rows};
+use super::documents::{quoted, table_rows};
+use super::fail_if_any;
+use super::files::{is_source, read};
+use super::test_names::all_tests;
 
 /// Table for operators: limit, default, and its keys or its constants with their file.
 pub(super) const LIMITS: &str = "docs/limits.md";
@@ -68,7 +72,7 @@ fn every_bound_is_a_key_or_a_constant_that_is_there_and_is_shown_by_a_test_that_
     for row in &rows {
         let named = quoted(last_cell(row));
         match named.split_last() {
-            Some((file, constants)) if file.starts_with("src/") => {
+            Some((file, constants)) if is_source(Path::new(file)) => {
                 let text = read(file);
                 let code = |line: &str| line.split("//").next().unwrap_or_default().to_owned();
                 let code: Vec<_> = text.lines().map(code).collect();

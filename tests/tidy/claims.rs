@@ -7,9 +7,10 @@ use std::ops::Range;
 
 use serde::Deserialize;
 
-use super::{
-    bounds, code_of, documents, fail_if_any, faults, functions, is_test, read, rust_files, tests_of,
-};
+use super::documents::documents;
+use super::files::{code_of, read, sources};
+use super::test_names::{functions, test_files, tests_of};
+use super::{bounds, fail_if_any, faults};
 
 /// The table of sentences and the tests that show them.
 const CLAIMS: &str = "tests/claims.toml";
@@ -103,7 +104,7 @@ impl Sentences {
 fn every_sentence_has_its_row_and_every_row_its_sentence_and_its_tests() {
     let table: Table = toml::from_str(&read(CLAIMS)).expect("the table of claims can be read");
     let (mut tests, mut nightly) = (BTreeSet::new(), BTreeSet::new());
-    for file in ["src", "tests"].iter().flat_map(|folder| rust_files(folder)) {
+    for file in test_files() {
         let text = read(&file);
         tests.extend(tests_of(&text));
         nightly.extend(night_only(&text));
@@ -202,8 +203,7 @@ fn log_messages_of_the_operations_page_are_those_of_the_program() {
     let (_, section) = page.split_once("### Messages to search for").expect("a section");
     let section = section.split("\n## ").next().unwrap_or_default();
     let messages = section.lines().filter_map(|row| row.strip_prefix("| `")?.split('`').next());
-    let files = rust_files("src").into_iter().filter(|file| !is_test(file));
-    let program: String = files.map(|file| code_of(&read(file)).to_owned()).collect();
+    let program: String = sources().map(|file| code_of(&read(file)).to_owned()).collect();
     let is_logged = |message: &str| {
         let literal = format!("\"{message}\"");
         let is_log = |line: &&str| LOG_LINES.iter().any(|start| line.contains(start));

@@ -3,7 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{all_tests, fail_if_any, functions, read, rust_files, table_rows};
+use super::documents::table_rows;
+use super::fail_if_any;
+use super::files::{read, rust_files};
+use super::test_names::{all_tests, functions};
 
 /// Table for operators: row, promise, measured.
 pub(super) const FAULTS: &str = "docs/reliability.md";

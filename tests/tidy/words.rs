@@ -5,7 +5,9 @@ use std::path::Path;
 
 use regex::{Captures, Regex};
 
-use super::{FOLDERS, code_of, documents, fail_if_any, is_test, read, rust_files};
+use super::documents::documents;
+use super::fail_if_any;
+use super::files::{all_code, code_of, is_source, is_test, read};
 
 /// Words of a private language that Weir's code and documents once had.
 const WORDS: [&str; 17] = [
@@ -68,7 +70,7 @@ fn words(line: &str) -> Vec<String> {
 
 /// The number of lines of a file that belong to the program; its tests follow them.
 fn program_lines(file: &Path, text: &str) -> usize {
-    let is_program = file.starts_with("src") && !is_test(file);
+    let is_program = is_source(file) && !is_test(file);
     if is_program { code_of(text).lines().count() } else { 0 }
 }
 
@@ -88,8 +90,7 @@ fn private_words(file: &str, line: &str) -> Vec<String> {
 #[test]
 fn the_private_language_does_not_come_back() {
     let mut problems = Vec::new();
-    let code = FOLDERS.into_iter().flat_map(rust_files);
-    for file in code {
+    for file in all_code() {
         let (name, text) = (file.display().to_string(), read(&file));
         let program = program_lines(&file, &text);
         for (number, line) in text.lines().enumerate() {
@@ -114,7 +115,7 @@ fn the_private_language_does_not_come_back() {
 #[test]
 fn a_doc_comment_begins_with_the_thing() {
     let mut problems = Vec::new();
-    for file in FOLDERS.into_iter().flat_map(rust_files) {
+    for file in all_code() {
         let text = read(&file);
         let lines: Vec<_> = text.lines().map(str::trim_start).collect();
         for (at, line) in lines.iter().enumerate() {
@@ -139,7 +140,7 @@ fn lines_of_code_fit_into_their_columns() {
     };
     let string = Regex::new(r#""(\\.|[^"\\])*("|\\?$)"#).expect("a pattern");
     let mut problems = Vec::new();
-    for file in FOLDERS.into_iter().flat_map(rust_files) {
+    for file in all_code() {
         let (name, text) = (file.display().to_string(), read(&file));
         let program = program_lines(&file, &text);
         for (number, line) in text.lines().enumerate() {

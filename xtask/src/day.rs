@@ -16,8 +16,8 @@ use crate::{report, root, sources, target};
 const HARNESS: &str = "benches/harness/Cargo.toml";
 
 /// All that the instruction counts depend on.
-const COUNTED: [&str; 5] =
-    ["src", "Cargo.toml", "Cargo.lock", "benches/harness", "rust-toolchain.toml"];
+const COUNTED: [&str; 6] =
+    ["crates", "src", "Cargo.toml", "Cargo.lock", "benches/harness", "rust-toolchain.toml"];
 
 /// Format, clippy, and the suites that need nothing but the sources and the schemas.
 pub(crate) fn check() -> Result<bool, String> {
@@ -83,27 +83,15 @@ fn run(checks: &[fn() -> Outcome], suites: &[Suite], counts_too: bool) -> Result
 }
 
 fn fmt() -> Outcome {
-    step::run(
-        "fmt",
-        step::cargo(&[
-            "fmt",
-            "--check",
-            "--package",
-            "weir",
-            "--package",
-            "weir-examples",
-            "--package",
-            "weir-fuzz",
-            "--package",
-            "xtask",
-        ]),
-    )
+    step::run("fmt", step::cargo(&["fmt", "--all", "--check"]))
 }
 
 fn clippy() -> Outcome {
-    let packages = ["--package", "weir", "--package", "weir-examples", "--package", "xtask"];
-    let (begin, end) = (["clippy", "--quiet", "--all-targets"], ["--", "-D", "warnings"]);
-    step::run("clippy", step::cargo(&[&begin[..], &packages, &end].concat()))
+    let mut command = step::cargo(&["clippy", "--quiet", "--all-targets", "--package", "xtask"]);
+    step::run("clippy", {
+        command.args(DEFAULT_MEMBERS).args(["--", "-D", "warnings"]);
+        command
+    })
 }
 
 /// The benchmark harness is a package with a lock file of its own.
@@ -134,14 +122,25 @@ fn own_tests() -> Outcome {
     step::run("xtask tests", step::cargo(&["test", "--package", "xtask"]))
 }
 
+/// The packages that cargo selects without an option. If fewer were selected, their dependencies
+/// would have fewer features, and all would be built again.
+const DEFAULT_MEMBERS: [&str; 5] = ["--workspace", "--exclude", "weir-fuzz", "--exclude", "xtask"];
+
+/// Test binary and the folder of its package.
+#[derive(Debug, PartialEq, Eq)]
+struct Binary {
+    path: PathBuf,
+    package: PathBuf,
+}
+
 /// Builds the test binaries of these suites and the example programs, which some start. Returns the
-/// path of each binary.
-fn build(suites: &[Suite]) -> (Vec<Outcome>, BTreeMap<String, PathBuf>) {
+/// binaries of each suite.
+fn build(suites: &[Suite]) -> (Vec<Outcome>, BTreeMap<String, Vec<Binary>>) {
     if suites.is_empty() {
         return (Vec::new(), BTreeMap::new());
     }
     let examples = step::run("build examples", step::cargo(&["build", "--examples"]));
-    let mut command = step::cargo(&["test", "--no-run", "--package", "weir"]);
+    let mut command = step::cargo(&["test", "--no-run"]);
     for suite in suites {
         match suite.name {
             "lib" => command.arg("--lib"),
@@ -154,25 +153,54 @@ fn build(suites: &[Suite]) -> (Vec<Outcome>, BTreeMap<String, PathBuf>) {
 }
 
 /// Test binaries by the names of their suites, as `cargo test --no-run` prints them:
-/// `Executable tests/it/main.rs (target/debug/deps/it-0123456789abcdef)`.
-fn executables(log: &str) -> BTreeMap<String, PathBuf> {
-    let executable = |line: &str| {
-        let line = line.trim().strip_prefix("Executable ")?;
-        let (source, path) = line.rsplit_once(" (")?;
-        let path = PathBuf::from(path.strip_suffix(')')?);
-        let file = path.file_name()?.to_str()?;
-        let name = if source == "unittests src/lib.rs" { "lib" } else { file.rsplit_once('-')?.0 };
-        Some((name.to_owned(), root().join(path)))
-    };
-    log.lines().filter_map(executable).collect()
+/// `Executable tests/it/main.rs (target/debug/deps/it-0123456789abcdef)`. The suite `lib` has one
+/// of each package.
+fn executables(log: &str) -> BTreeMap<String, Vec<Binary>> {
+    let mut suites = BTreeMap::<_, Vec<_>>::new();
+    for line in log.lines() {
+        let executable = || {
+            let line = line.trim().strip_prefix("Executable ")?;
+            let (source, path) = line.rsplit_once(" (")?;
+            let path = root().join(path.strip_suffix(')')?);
+            let name = path.file_name()?.to_str()?.rsplit_once('-')?.0.to_owned();
+            let package = match name.strip_prefix("weir_") {
+                Some(package) => root().join("crates").join(package),
+                None => root().to_owned(),
+            };
+            let suite = if source == "unittests src/lib.rs" { "lib".to_owned() } else { name };
+            Some((suite, Binary { path, package }))
+        };
+        if let Some((suite, binary)) = executable() {
+            suites.entry(suite).or_default().push(binary);
+        }
+    }
+    suites
+}
+
+/// Runs the test binaries of a suite one after the other, and adds up their results.
+fn run_suite(suite: &Suite, binaries: &[Binary]) -> Outcome {
+    let mut total = Outcome::skipped(suite.name, "");
+    for binary in binaries {
+        let name = match binary.package.strip_prefix(root().join("crates")) {
+            Ok(package) => format!("{} {}", suite.name, package.display()),
+            Err(_) => suite.name.to_owned(),
+        };
+        let mut outcome = run_binary(&name, suite, binary);
+        if let Some((_, package)) = name.split_once(' ') {
+            outcome.tests.iter_mut().for_each(|(test, _)| *test = format!("{package} {test}"));
+        }
+        total.add(outcome);
+    }
+    total
 }
 
 /// Runs a test binary as `cargo test` does, with the time of each test.
-fn run_suite(suite: &Suite, binary: &PathBuf) -> Outcome {
-    let mut command = Command::new(binary);
+fn run_binary(name: &str, suite: &Suite, binary: &Binary) -> Outcome {
+    let mut command = Command::new(&binary.path);
     // The stable test harness reports times only with this variable.
     command.args(["-Z", "unstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
-    command.env("CARGO_MANIFEST_DIR", root()).env_remove("WEIR_NIGHTLY");
+    command.current_dir(&binary.package).env("CARGO_MANIFEST_DIR", &binary.package);
+    command.env_remove("WEIR_NIGHTLY");
     if std::env::var_os(step::SEED.0).is_none() {
         command.env(step::SEED.0, step::SEED.1);
     }
@@ -185,7 +213,7 @@ fn run_suite(suite: &Suite, binary: &PathBuf) -> Outcome {
     if suite.work == Work::Compute {
         command = step::nice(&command, COMPUTING);
     }
-    step::run(suite.name, command)
+    step::run(name, command)
 }
 
 /// Counts the instructions of the hot paths, unless nothing that they depend on has changed since
@@ -226,12 +254,21 @@ mod tests {
     fn executables_have_the_names_of_their_suites() {
         let log = "    Finished `test` profile [unoptimized] target(s) in 1.0s\n\
             \x20 Executable unittests src/lib.rs (target/debug/deps/weir-0123456789abcdef)\n\
+            \x20 Executable unittests src/lib.rs (target/debug/deps/weir_base-0123456789abcdef)\n\
             \x20 Executable tests/it/main.rs (/elsewhere/debug/deps/it-0123456789abcdef)\n";
         let found = executables(log);
         let names: Vec<_> = found.keys().map(String::as_str).collect();
         assert_eq!(names, ["it", "lib"]);
-        assert_eq!(found["lib"], root().join("target/debug/deps/weir-0123456789abcdef"));
-        assert_eq!(found["it"], PathBuf::from("/elsewhere/debug/deps/it-0123456789abcdef"));
+        let binary = |path: &str, package: &str| Binary {
+            path: root().join(path),
+            package: root().join(package),
+        };
+        let lib = [
+            binary("target/debug/deps/weir-0123456789abcdef", ""),
+            binary("target/debug/deps/weir_base-0123456789abcdef", "crates/base"),
+        ];
+        assert_eq!(found["lib"], lib);
+        assert_eq!(found["it"], [binary("/elsewhere/debug/deps/it-0123456789abcdef", "")]);
     }
 
     #[test]

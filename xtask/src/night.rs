@@ -133,7 +133,8 @@ const PARTS: [Part; 15] = [
 ];
 
 /// Sources of all parts.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
+    "crates",
     "src",
     "Cargo.toml",
     "Cargo.lock",

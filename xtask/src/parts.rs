@@ -1,5 +1,7 @@
 //! Installation of the parts that the tests start, in the background of the builds.
 
+#![expect(clippy::disallowed_types, reason = "it is built before any package of Weir")]
+
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::{Condvar, Mutex, PoisonError};

@@ -35,6 +35,18 @@ impl Outcome {
         let (name, tests) = (name.to_owned(), Vec::new());
         Self { name, passed: 0, failed: 0, time, processor: None, tests, remark }
     }
+
+    /// Adds the result of another command of the same step.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.time += other.time;
+        self.processor = match (self.processor, other.processor) {
+            (Some(one), Some(other)) => Some(one + other),
+            (one, other) => one.or(other),
+        };
+        self.tests.extend(other.tests);
+    }
 }
 
 /// Runs a command with its output in a log, prints one line, and on failure the part of the log
@@ -44,7 +56,10 @@ pub(crate) fn run(name: &str, mut command: Command) -> Outcome {
     let mut outcome = Outcome::skipped(name, "");
     let path = log_path(name);
     let started = open_log(&path).and_then(|(out, err)| {
-        command.stdin(Stdio::null()).stdout(out).stderr(err).current_dir(crate::root()).spawn()
+        if command.get_current_dir().is_none() {
+            command.current_dir(crate::root());
+        }
+        command.stdin(Stdio::null()).stdout(out).stderr(err).spawn()
     });
     let succeeded = match started {
         Ok(child) => {
@@ -85,6 +100,9 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
 pub(crate) fn nice(command: &Command, niceness: &str) -> Command {
     let mut nice = Command::new("nice");
     nice.args(["-n", niceness]).arg(command.get_program()).args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        nice.current_dir(folder);
+    }
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => nice.env(name, value),

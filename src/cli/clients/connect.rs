@@ -20,9 +20,9 @@ use crate::cli::clients::{HttpEntry, McpClient};
 use crate::cli::exit::Failure;
 use crate::cli::loading;
 use crate::cli::{files, output};
-use crate::config::{self, Config};
-use crate::upstream::connect::egress::has_valid_port;
 use entry::ConnectMethod;
+use weir_config::{self as config, Config};
+use weir_upstream::connect::egress::has_valid_port;
 
 /// Arguments of `weir connect`.
 #[derive(Debug, clap::Args)]

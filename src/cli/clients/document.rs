@@ -11,11 +11,11 @@ use toml_edit::{DocumentMut, Table};
 
 use crate::cli::exit::Failure;
 use crate::cli::files;
-use crate::regular_file;
+use weir_base::files::regular_file;
 
 /// Format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Format {
+pub(crate) enum Format {
     /// JSON, with comments and trailing commas.
     Json,
     /// TOML.
@@ -24,23 +24,23 @@ pub(in crate::cli) enum Format {
 
 /// Extensions of JSON that a client's parser reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) struct JsonDialect {
+pub(crate) struct JsonDialect {
     /// Comments.
-    pub(in crate::cli) comments: bool,
+    pub(crate) comments: bool,
     /// Commas behind the last member or element.
-    pub(in crate::cli) trailing_commas: bool,
+    pub(crate) trailing_commas: bool,
 }
 
 impl JsonDialect {
     /// JSON of RFC 8259.
-    pub(in crate::cli) const STRICT: Self = Self { comments: false, trailing_commas: false };
+    pub(crate) const STRICT: Self = Self { comments: false, trailing_commas: false };
     /// All extensions.
-    pub(in crate::cli) const TOLERANT: Self = Self { comments: true, trailing_commas: true };
+    pub(crate) const TOLERANT: Self = Self { comments: true, trailing_commas: true };
 }
 
 /// Value of either format.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::cli) enum DocumentValue {
+pub(crate) enum DocumentValue {
     /// JSON `null`.
     Null,
     /// Boolean.
@@ -57,12 +57,12 @@ pub(in crate::cli) enum DocumentValue {
 
 impl DocumentValue {
     /// Returns a member of a table. Of two members with one name, clients use the last.
-    pub(in crate::cli) fn get(&self, key: &str) -> Option<&Self> {
+    pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         self.members().iter().rev().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
     /// Returns the members of a table; empty for other values.
-    pub(in crate::cli) fn members(&self) -> &[(String, Self)] {
+    pub(crate) fn members(&self) -> &[(String, Self)] {
         match self {
             Self::Table(members) => members,
             _ => &[],
@@ -70,7 +70,7 @@ impl DocumentValue {
     }
 
     /// Returns the elements of a list; empty for other values.
-    pub(in crate::cli) fn elements(&self) -> &[Self] {
+    pub(crate) fn elements(&self) -> &[Self] {
         match self {
             Self::List(elements) => elements,
             _ => &[],
@@ -78,7 +78,7 @@ impl DocumentValue {
     }
 
     /// Returns a string, or the string form of a number or boolean.
-    pub(in crate::cli) fn text(&self) -> Option<String> {
+    pub(crate) fn text(&self) -> Option<String> {
         match self {
             Self::Text(text) | Self::Number(text) => Some(text.clone()),
             Self::Bool(yes) => Some(yes.to_string()),
@@ -87,21 +87,21 @@ impl DocumentValue {
     }
 
     /// Returns whether the value is a table.
-    pub(in crate::cli) fn is_table(&self) -> bool {
+    pub(crate) fn is_table(&self) -> bool {
         matches!(self, Self::Table(_))
     }
 }
 
 /// Text of a file, without its byte order mark.
-pub(in crate::cli) struct FileText {
+pub(crate) struct FileText {
     /// Text without the mark.
-    pub(in crate::cli) text: String,
+    pub(crate) text: String,
     /// The file begins with a mark.
-    pub(in crate::cli) has_mark: bool,
+    pub(crate) has_mark: bool,
 }
 
 /// Reads a file; `None` if it does not exist.
-pub(in crate::cli) fn read(path: &Path) -> Result<Option<FileText>, Failure> {
+pub(crate) fn read(path: &Path) -> Result<Option<FileText>, Failure> {
     let place = path.display();
     let file = match regular_file::open_or_inherited(path) {
         Ok(file) => file,
@@ -126,11 +126,7 @@ pub(in crate::cli) fn read(path: &Path) -> Result<Option<FileText>, Failure> {
 }
 
 /// Replaces the text of a file, or creates the file; a byte order mark is preserved.
-pub(in crate::cli) fn replace(
-    path: &Path,
-    old: Option<&FileText>,
-    new: &str,
-) -> Result<(), Failure> {
+pub(crate) fn replace(path: &Path, old: Option<&FileText>, new: &str) -> Result<(), Failure> {
     let mark = if old.is_some_and(|old| old.has_mark) { "\u{feff}" } else { "" };
     let old = old.map(|old| format!("{mark}{}", old.text));
     files::replace(path, old.as_deref(), &format!("{mark}{new}"))
@@ -144,7 +140,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
 }
 
 /// Parses a text. Errors name `path`.
-pub(in crate::cli) fn parse(
+pub(crate) fn parse(
     text: &str,
     format: Format,
     dialect: JsonDialect,
@@ -162,7 +158,7 @@ pub(in crate::cli) fn parse(
 }
 
 /// Detects the format of an unknown client's text.
-pub(in crate::cli) fn detect_format(path: &Path, text: &str) -> Format {
+pub(crate) fn detect_format(path: &Path, text: &str) -> Format {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("toml") => Format::Toml,
         Some("json" | "jsonc") => Format::Json,
@@ -172,7 +168,7 @@ pub(in crate::cli) fn detect_format(path: &Path, text: &str) -> Format {
 }
 
 /// Options of the JSON parser: as tolerant as the most tolerant client.
-pub(in crate::cli) fn json_options() -> ParseOptions {
+pub(crate) fn json_options() -> ParseOptions {
     options_of(JsonDialect::TOLERANT)
 }
 
@@ -235,14 +231,14 @@ fn from_toml(value: &toml_edit::Value) -> DocumentValue {
 }
 
 /// Creates a table that is written only as the beginning of its members' headers.
-pub(in crate::cli) fn implicit_table() -> Table {
+pub(crate) fn implicit_table() -> Table {
     let mut table = Table::new();
     table.set_implicit(true);
     table
 }
 
 /// Failure for a file that is not JSON.
-pub(in crate::cli) fn not_json(path: &Path, error: &jsonc_parser::errors::ParseError) -> Failure {
+pub(crate) fn not_json(path: &Path, error: &jsonc_parser::errors::ParseError) -> Failure {
     let what = error.kind().to_string();
     let mut letters = what.chars();
     let what: String =
@@ -256,7 +252,7 @@ pub(in crate::cli) fn not_json(path: &Path, error: &jsonc_parser::errors::ParseE
 }
 
 /// Failure for a file that is not TOML.
-pub(in crate::cli) fn not_toml(path: &Path, text: &str, error: &toml_edit::TomlError) -> Failure {
+pub(crate) fn not_toml(path: &Path, text: &str, error: &toml_edit::TomlError) -> Failure {
     let at = error.span().map_or(0, |span| span.start);
     let before = text.get(..at).unwrap_or(text);
     let line = before.matches('\n').count() + 1;

@@ -23,9 +23,9 @@ use crate::cli::clients::variables::{self, TranslateContext};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::{files, output};
-use crate::config::{Config, nearest};
 use secrets::SecretStore;
 use texts::UpstreamWriter;
+use weir_config::{Config, nearest};
 
 /// Arguments of `weir init`.
 #[derive(Debug, clap::Args)]

@@ -7,7 +7,7 @@ use super::{CLIENTS, McpClient};
 
 /// Folder that the path of a user's file is relative to.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cli) enum BaseFolder {
+pub(crate) enum BaseFolder {
     /// The home folder.
     Home,
     /// Settings folder of desktop applications.
@@ -19,7 +19,7 @@ pub(in crate::cli) enum BaseFolder {
 /// Scope of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, strum::Display)]
 #[strum(serialize_all = "lowercase")]
-pub(in crate::cli) enum Scope {
+pub(crate) enum Scope {
     /// All projects of this user.
     User,
     /// The project in the current folder.
@@ -28,7 +28,7 @@ pub(in crate::cli) enum Scope {
 
 /// Returns the client's file of a scope; `None` if the client has no such file or the folder is
 /// unknown. `project` is the project's folder.
-pub(in crate::cli) fn file(client: &McpClient, scope: Scope, project: &Path) -> Option<PathBuf> {
+pub(crate) fn file(client: &McpClient, scope: Scope, project: &Path) -> Option<PathBuf> {
     if scope == Scope::Project {
         return client.project_file.map(|file| project.join(file));
     }
@@ -40,7 +40,7 @@ pub(in crate::cli) fn file(client: &McpClient, scope: Scope, project: &Path) -> 
 
 /// Returns the other files of a client that enable and disable servers, the one that counts most
 /// first.
-pub(in crate::cli) fn settings_files(client: &McpClient, project: &Path) -> Vec<PathBuf> {
+pub(crate) fn settings_files(client: &McpClient, project: &Path) -> Vec<PathBuf> {
     let in_project = client.settings_files.iter().map(|file| project.join(file));
     let home = home().filter(|_| !client.settings_files.is_empty());
     let in_home = home.map(|home| home.join(".claude/settings.json"));
@@ -49,7 +49,7 @@ pub(in crate::cli) fn settings_files(client: &McpClient, project: &Path) -> Vec<
 
 /// Returns the folder of the project that a file belongs to; `None` if it is not a project's file,
 /// or the user's own file.
-pub(in crate::cli) fn project_of(path: &Path) -> Option<PathBuf> {
+pub(crate) fn project_of(path: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
     let files = CLIENTS.iter().filter_map(|client| client.project_file);
     let file = files.into_iter().find(|file| path.ends_with(file))?;

@@ -13,28 +13,28 @@ use KeyUse::{Any, Http, Process, Unsupported};
 
 /// Server in a client's file.
 #[derive(Debug)]
-pub(in crate::cli) struct ClientServer {
+pub(crate) struct ClientServer {
     /// Name in the file.
-    pub(in crate::cli) name: String,
+    pub(crate) name: String,
     /// Transport with its parameters.
-    pub(in crate::cli) transport: ServerTransport,
+    pub(crate) transport: ServerTransport,
     /// Time limit of its start.
-    pub(in crate::cli) startup: Option<Duration>,
+    pub(crate) startup: Option<Duration>,
     /// Time limit of a call.
-    pub(in crate::cli) call: Option<Duration>,
+    pub(crate) call: Option<Duration>,
     /// False if the client has disabled it.
-    pub(in crate::cli) enabled: bool,
+    pub(crate) enabled: bool,
     /// Tools that the client allows, if not all.
-    pub(in crate::cli) allow: Option<Vec<String>>,
+    pub(crate) allow: Option<Vec<String>>,
     /// Tools that the client excludes.
-    pub(in crate::cli) deny: Vec<String>,
+    pub(crate) deny: Vec<String>,
     /// Messages about keys that are not imported.
-    pub(in crate::cli) not_imported: Vec<String>,
+    pub(crate) not_imported: Vec<String>,
 }
 
 impl ClientServer {
     /// Returns the names of the variables that its entry sets.
-    pub(in crate::cli) fn own_variables(&self) -> Vec<&str> {
+    pub(crate) fn own_variables(&self) -> Vec<&str> {
         match &self.transport {
             ServerTransport::Process { env, .. } => env.iter().map(|(name, _)| &**name).collect(),
             ServerTransport::Http { .. } => Vec::new(),
@@ -44,7 +44,7 @@ impl ClientServer {
 
 /// Transport of a server. Texts are as the client wrote them.
 #[derive(Debug)]
-pub(in crate::cli) enum ServerTransport {
+pub(crate) enum ServerTransport {
     /// Child process.
     Process {
         /// Program.
@@ -73,22 +73,22 @@ pub(in crate::cli) enum ServerTransport {
 
 /// Account of a client at a server that requires OAuth. Texts are as the client wrote them.
 #[derive(Debug, Default)]
-pub(in crate::cli) struct ClientAccount {
+pub(crate) struct ClientAccount {
     /// Registered client.
-    pub(in crate::cli) client_id: Option<String>,
+    pub(crate) client_id: Option<String>,
     /// Secret of that client.
-    pub(in crate::cli) client_secret: Option<String>,
+    pub(crate) client_secret: Option<String>,
     /// Scopes to request.
-    pub(in crate::cli) scopes: Vec<String>,
+    pub(crate) scopes: Vec<String>,
     /// Resource to name.
-    pub(in crate::cli) resource: Option<String>,
+    pub(crate) resource: Option<String>,
     /// Port of the redirect URI.
-    pub(in crate::cli) port: Option<String>,
+    pub(crate) port: Option<String>,
 }
 
 /// Source of a header's value.
 #[derive(Debug)]
-pub(in crate::cli) enum HeaderSource {
+pub(crate) enum HeaderSource {
     /// Text in the file.
     Text(String),
     /// A variable contains the value.
@@ -98,19 +98,19 @@ pub(in crate::cli) enum HeaderSource {
 }
 
 /// Servers of one file.
-pub(in crate::cli) struct ServerSection {
+pub(crate) struct ServerSection {
     /// Servers in the order of the file, or the reason why an entry is unusable.
-    pub(in crate::cli) servers: Vec<(String, Result<ClientServer, String>)>,
+    pub(crate) servers: Vec<(String, Result<ClientServer, String>)>,
     /// Client of the file.
-    pub(in crate::cli) client: &'static McpClient,
+    pub(crate) client: &'static McpClient,
     /// Other keys of the file that contain servers and were not read.
-    pub(in crate::cli) unread: Vec<String>,
+    pub(crate) unread: Vec<String>,
 }
 
 /// Finds the servers in a document of any client; `None` if it has no key for servers. `folder` is
 /// the current folder: Claude Code stores the servers of single projects beside the global ones.
 /// `lists` are those in which the client enables and disables servers.
-pub(in crate::cli) fn find(
+pub(crate) fn find(
     document: &DocumentValue,
     known: Option<&'static McpClient>,
     path: &Path,
@@ -194,7 +194,7 @@ fn guess_client<'v>(
 }
 
 /// Reads one entry. The error says why Weir cannot use it.
-pub(in crate::cli) fn read(
+pub(crate) fn read(
     name: &str,
     entry: &DocumentValue,
     client: &McpClient,

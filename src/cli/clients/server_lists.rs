@@ -7,13 +7,13 @@ use super::document::DocumentValue;
 
 /// Names of the servers that a client stores for a project beside the global ones; they hide those
 /// of the project's own file.
-pub(in crate::cli) fn names_of_project(document: &DocumentValue, folder: &Path) -> Vec<String> {
+pub(crate) fn names_of_project(document: &DocumentValue, folder: &Path) -> Vec<String> {
     let servers = of_project(document, folder).and_then(|project| project.get(ANY.key));
     servers.into_iter().flat_map(DocumentValue::members).map(|(name, _)| name.clone()).collect()
 }
 
 /// Table of a project in the user's file of Claude Code.
-pub(in crate::cli) fn of_project<'v>(
+pub(crate) fn of_project<'v>(
     document: &'v DocumentValue,
     folder: &Path,
 ) -> Option<&'v DocumentValue> {
@@ -22,7 +22,7 @@ pub(in crate::cli) fn of_project<'v>(
 
 /// Lists in which a client enables and disables servers by their names.
 #[derive(Debug, Default)]
-pub(in crate::cli) struct ServerLists {
+pub(crate) struct ServerLists {
     /// Servers that may be used, if not all.
     allowed: Option<Vec<String>>,
     /// Servers that are disabled.
@@ -34,7 +34,7 @@ pub(in crate::cli) struct ServerLists {
 impl ServerLists {
     /// Reads the lists of a client's files; of two lists of Gemini CLI, that of the first file
     /// counts, as in its merged settings.
-    pub(in crate::cli) fn read(documents: &[&DocumentValue], folder: &Path) -> Self {
+    pub(crate) fn read(documents: &[&DocumentValue], folder: &Path) -> Self {
         let names = |list: &DocumentValue| {
             list.elements().iter().filter_map(DocumentValue::text).collect::<Vec<_>>()
         };
@@ -60,7 +60,7 @@ impl ServerLists {
     }
 
     /// Whether the client would run this server; `is_shared` if it is of the project's file.
-    pub(in crate::cli) fn enable(&self, name: &str, is_shared: bool) -> bool {
+    pub(crate) fn enable(&self, name: &str, is_shared: bool) -> bool {
         let has = |list: &[String]| list.iter().any(|it| it == name);
         self.allowed.as_deref().is_none_or(has)
             && !has(&self.disabled)

@@ -11,46 +11,46 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::document::DocumentValue;
-use crate::config::is_variable_name;
+use weir_config::is_variable_name;
 
 /// Variable syntaxes that a client expands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) struct Variables {
+pub(crate) struct Variables {
     /// `${VAR}` and `${VAR:-text}`.
-    pub(in crate::cli) braces: bool,
+    pub(crate) braces: bool,
     /// `$VAR`.
-    pub(in crate::cli) bare: bool,
+    pub(crate) bare: bool,
     /// `${env:VAR}`, `${input:id}`, `${file:path}`, `${userHome}`, `${workspaceFolder}` and others.
-    pub(in crate::cli) prefixed: bool,
+    pub(crate) prefixed: bool,
 }
 
 impl Variables {
     /// For a client that expands nothing.
-    pub(in crate::cli) const NONE: Self = Self { braces: false, bare: false, prefixed: false };
+    pub(crate) const NONE: Self = Self { braces: false, bare: false, prefixed: false };
 }
 
 /// Context of a translation.
-pub(in crate::cli) struct TranslateContext<'a> {
+pub(crate) struct TranslateContext<'a> {
     /// Syntaxes that the client expands.
-    pub(in crate::cli) variables: Variables,
+    pub(crate) variables: Variables,
     /// Folder of the project that the file belongs to.
-    pub(in crate::cli) project: Option<&'a Path>,
+    pub(crate) project: Option<&'a Path>,
     /// Values that the client asks its user for: the file's `inputs`.
-    pub(in crate::cli) inputs: &'a [ClientInput],
+    pub(crate) inputs: &'a [ClientInput],
     /// Variables that the entry itself sets: the server expands them, not the client.
-    pub(in crate::cli) own: &'a [&'a str],
+    pub(crate) own: &'a [&'a str],
 }
 
 /// Value that a client asks its user for.
 #[derive(Debug)]
-pub(in crate::cli) struct ClientInput {
+pub(crate) struct ClientInput {
     id: String,
     description: Option<String>,
     default: Option<String>,
 }
 
 /// Reads the `inputs` of a file.
-pub(in crate::cli) fn inputs(document: &DocumentValue) -> Vec<ClientInput> {
+pub(crate) fn inputs(document: &DocumentValue) -> Vec<ClientInput> {
     let section = document.get("inputs").or_else(|| document.get("mcp")?.get("inputs"));
     let inputs = section.into_iter().flat_map(DocumentValue::elements);
     let read = |input: &DocumentValue| {
@@ -64,33 +64,33 @@ pub(in crate::cli) fn inputs(document: &DocumentValue) -> Vec<ClientInput> {
 
 /// Text in Weir's syntax.
 #[derive(Debug, Default, PartialEq)]
-pub(in crate::cli) struct Translated {
+pub(crate) struct Translated {
     /// Translated text.
-    pub(in crate::cli) text: String,
+    pub(crate) text: String,
     /// Literal parts of it, without the variables.
-    pub(in crate::cli) literal: String,
+    pub(crate) literal: String,
     /// File whose content is the value.
-    pub(in crate::cli) file: Option<String>,
+    pub(crate) file: Option<String>,
     /// Variables with their defaults.
-    pub(in crate::cli) defaults: Vec<(String, String)>,
+    pub(crate) defaults: Vec<(String, String)>,
     /// Steps that the user has to do.
-    pub(in crate::cli) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 impl Translated {
     /// Returns whether the text contains a variable.
-    pub(in crate::cli) fn has_variables(&self) -> bool {
+    pub(crate) fn has_variables(&self) -> bool {
         self.literal.len() < self.text.len() && self.text.replace("$$", "").contains("${")
     }
 
     /// Returns the variable, if the text consists of exactly one.
-    pub(in crate::cli) fn as_single_variable(&self) -> Option<&str> {
+    pub(crate) fn as_single_variable(&self) -> Option<&str> {
         let name = self.text.strip_prefix("${")?.strip_suffix('}')?;
         is_variable_name(name).then_some(name)
     }
 
     /// Removes a default that must not be written.
-    pub(in crate::cli) fn drop_default(&mut self, name: &str, default: &str) {
+    pub(crate) fn drop_default(&mut self, name: &str, default: &str) {
         let written = format!("${{{name}:-{default}}}");
         self.text = self.text.replace(&written, &format!("${{{name}}}"));
     }
@@ -112,7 +112,7 @@ impl Translated {
 }
 
 /// Translates a text of an entry to Weir's syntax.
-pub(in crate::cli) fn translate(text: &str, context: &TranslateContext<'_>) -> Translated {
+pub(crate) fn translate(text: &str, context: &TranslateContext<'_>) -> Translated {
     let mut result = Translated::default();
     let mut end = 0;
     for found in REFERENCE.captures_iter(text) {
@@ -225,7 +225,7 @@ fn input(id: &str, context: &TranslateContext<'_>, result: &mut Translated) {
 }
 
 /// Makes a variable name from another name.
-pub(in crate::cli) fn variable_name(from: &str) -> String {
+pub(crate) fn variable_name(from: &str) -> String {
     let legal = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
     let name: String = from.chars().map(legal).collect();
     if name.starts_with(|c: char| c.is_ascii_digit()) { format!("_{name}") } else { name }

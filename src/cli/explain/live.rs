@@ -9,8 +9,8 @@ use crate::admin::remaining_quota::{QuotaQuery, RemainingQuota};
 use crate::cli::exit::Failure;
 use crate::cli::instance::admin_client::RunningInstance;
 use crate::cli::query::oneshot::OneShotGateway;
-use crate::mcp::call::Method;
-use crate::policy;
+use weir_access::policy;
+use weir_mcp::call::Method;
 
 /// Process that serves with the same file, or why there is none.
 pub(super) struct LiveState(Result<RunningInstance, String>);

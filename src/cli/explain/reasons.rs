@@ -3,13 +3,13 @@
 //! Does not know whether the upstream has such an item.
 
 use super::report::{Statement, StatementTopic};
-use crate::config::{Config, UpstreamConfig};
-use crate::mcp::call::Method;
-use crate::mcp::kind::Kind;
-use crate::mcp::name::UpstreamName;
-use crate::mcp::pattern::{AllowDeny, Pattern};
-use crate::mcp::uri::CanonicalUri;
-use crate::policy::role::Role;
+use weir_access::policy::role::Role;
+use weir_config::{Config, UpstreamConfig};
+use weir_mcp::call::Method;
+use weir_mcp::kind::Kind;
+use weir_mcp::name::UpstreamName;
+use weir_mcp::pattern::{AllowDeny, Pattern};
+use weir_mcp::uri::CanonicalUri;
 
 /// Item whose rules are explained.
 #[derive(Clone, Copy)]

@@ -9,7 +9,7 @@ use strum::{Display, IntoStaticStr};
 
 use crate::cli::exit::Failure;
 use crate::cli::output::render::{counted, sanitize_line};
-use crate::mcp::kind::Kind;
+use weir_mcp::kind::Kind;
 
 /// Complete explanation of a name.
 #[derive(Serialize)]

@@ -4,10 +4,10 @@
 use super::ExplainAs;
 use super::reasons::{self, RuleSubject};
 use super::report::{ExplainedItem, Statement, StatementTopic, Visibility};
-use crate::catalog::UriRoute;
 use crate::cli::query::oneshot::OneShotGateway;
-use crate::mcp::kind::Kind;
-use crate::mcp::name::UpstreamName;
+use weir_access::catalog::UriRoute;
+use weir_mcp::kind::Kind;
+use weir_mcp::name::UpstreamName;
 
 /// Explains the route of the URI for each role. `nothing` are the statements if there is no route
 /// at all; `only` is the upstream in the argument.

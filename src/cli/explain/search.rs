@@ -5,11 +5,11 @@ use crate::admin::status::CUT;
 use crate::app;
 use crate::cli::query::oneshot::{OneShotGateway, describe_connection};
 use crate::cli::query::required_upstreams::NameMeaning;
-use crate::config::{Config, UpstreamConfig, UpstreamSummary, nearest};
-use crate::mcp::definition::item::{Item, ItemDefect};
-use crate::mcp::kind::Kind;
-use crate::upstream::ConnectionStatus;
-use crate::upstream::health::status_report::State;
+use weir_config::{Config, UpstreamConfig, UpstreamSummary, nearest};
+use weir_mcp::definition::item::{Item, ItemDefect};
+use weir_mcp::kind::Kind;
+use weir_upstream::ConnectionStatus;
+use weir_upstream::health::status_report::State;
 
 /// Result of the search for a name.
 #[derive(Default)]

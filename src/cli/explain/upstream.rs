@@ -3,11 +3,11 @@
 use super::ExplainAs;
 use super::report::{ExplainedItem, Statement, StatementTopic, Visibility};
 use super::search::connection_statement;
-use crate::catalog::RoleView;
 use crate::cli::output::render::counted;
 use crate::cli::query::oneshot::OneShotGateway;
-use crate::mcp::kind::Kind;
-use crate::upstream::ConnectionStatus;
+use weir_access::catalog::RoleView;
+use weir_mcp::kind::Kind;
+use weir_upstream::ConnectionStatus;
 
 /// Explains what each role sees of an upstream.
 pub(super) fn finding(

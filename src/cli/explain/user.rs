@@ -12,8 +12,8 @@ use crate::cli::exit::Failure;
 use crate::cli::instance::admin_client::{AdminClient, RunningInstance};
 use crate::cli::loading::{ConfigSource, unknown_client};
 use crate::cli::output::render::sanitize_line;
-use crate::config::{Config, ProviderConfig, nearest};
-use crate::policy::{self, role::NO_ROLE};
+use weir_access::policy::{self, role::NO_ROLE};
+use weir_config::{Config, ProviderConfig, nearest};
 
 /// Options that name a role, or the groups of a user.
 #[derive(Debug, Default, clap::Args)]

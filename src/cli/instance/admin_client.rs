@@ -29,8 +29,8 @@ use crate::admin::users::{UserQuery, UserReport};
 use crate::admin::{Route, reload::ReloadReport, status::Status, token};
 use crate::cli::admin::absolute_path;
 use crate::cli::exit::Failure;
-use crate::config::{AdminConfig, StateConfig};
-use crate::secret::Secret;
+use weir_base::secrets::secret::Secret;
+use weir_config::{AdminConfig, StateConfig};
 
 /// Addresses and tokens for the instance of a configuration.
 pub(crate) struct AdminClient {

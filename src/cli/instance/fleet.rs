@@ -15,11 +15,11 @@ use crate::cli::loading::{ConfigArgs, options};
 use crate::cli::output;
 use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::reference::help;
-use crate::config::{self, Config, FleetConfig};
-use crate::fleet::{FleetReport, KeyStatus, Replica, StoreAbout, StoreKind};
-use crate::private_file;
-use crate::secret::random_token;
-use crate::timestamp::format_rfc3339;
+use weir_base::files::private_file;
+use weir_base::secrets::secret::random_token;
+use weir_base::time::timestamp::format_rfc3339;
+use weir_config::{self as config, Config, FleetConfig};
+use weir_fleet::{FleetReport, KeyStatus, Replica, StoreAbout, StoreKind};
 
 /// Arguments of `weir fleet`.
 #[derive(Debug, clap::Args)]

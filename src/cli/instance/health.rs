@@ -25,7 +25,7 @@ use crate::cli::exit::Failure;
 use crate::cli::instance::admin_client::{addresses, announced_endpoint, fetch, reachable};
 use crate::cli::loading::ConfigArgs;
 use crate::cli::output;
-use crate::config::Listeners;
+use weir_config::Listeners;
 
 /// Arguments of `weir health`.
 #[derive(Debug, clap::Args)]

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 use toml_edit::Datetime;
 
 use crate::cli::exit::Failure;
-use crate::config;
-use crate::timestamp::format_rfc3339;
+use weir_base::time::timestamp::format_rfc3339;
+use weir_config as config;
 
 /// Parses a point in time in the future, if one is given, as the configuration writes it.
 pub(super) fn parse_expiry(

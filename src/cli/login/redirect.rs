@@ -22,7 +22,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 
-use crate::oauth::SignIn;
+use weir_oauth::SignIn;
 
 /// Listener for the response of an authorization server.
 pub(super) struct RedirectListener {
@@ -163,7 +163,7 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
-    use crate::oauth::testing::sign_in;
+    use weir_oauth::testing::sign_in;
 
     async fn request(port: u16, line: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("connected");

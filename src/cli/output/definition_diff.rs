@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use similar::{Algorithm, DiffTag, capture_diff_slices_deadline, group_diff_ops};
 
-use crate::invisible_chars::make_visible;
-use crate::json::{self, Object};
+use weir_base::json::{self, Object};
+use weir_base::text::invisible_chars::make_visible;
 
 /// Returns the lines of a definition, each behind a sign.
 pub(crate) fn all_lines(sign: char, definition: &str) -> Vec<String> {

@@ -12,8 +12,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::{Instant, interval_at};
 
 use crate::cli::output::can_move_cursor;
-use crate::gateway::Gateway;
-use crate::sync::Mutex;
+use weir_base::tasks::sync::Mutex;
+use weir_gateway::Gateway;
 
 /// Delay before the line appears.
 const SHOW_AFTER: Duration = Duration::from_millis(300);

@@ -13,7 +13,7 @@ use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 
-use crate::json::{self, Object};
+use weir_base::json::{self, Object};
 
 /// Base64 decoder that accepts missing padding, because some servers omit it.
 const BASE64: GeneralPurpose = GeneralPurpose::new(

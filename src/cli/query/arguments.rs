@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::cli::exit::Failure;
 use crate::cli::output::render::{object_elements, sanitize_line};
-use crate::json::{self, Object};
+use weir_base::json::{self, Object};
 
 /// Argument as it was typed.
 #[derive(Debug, Clone)]

@@ -8,9 +8,9 @@ use crate::cli::query::arguments::{AcceptedArguments, TypedArgument, parse_argum
 use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
 use crate::cli::query::request::{object, send_request};
 use crate::cli::query::required_upstreams::UpstreamSelection;
-use crate::json::{self, Object};
-use crate::mcp::call::Method;
-use crate::mcp::kind::Kind;
+use weir_base::json::{self, Object};
+use weir_mcp::call::Method;
+use weir_mcp::kind::Kind;
 
 /// Arguments of `weir call`.
 #[derive(Debug, clap::Args)]

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use crate::cli::exit::ProblemReport;
 use crate::cli::output::render::counted;
 use crate::cli::query::oneshot::OneShotGateway;
-use crate::config::{Config, owner_of};
-use crate::mcp::definition::downgrade::DefinitionForm;
-use crate::mcp::kind::Kind;
+use weir_config::{Config, owner_of};
+use weir_mcp::definition::downgrade::DefinitionForm;
+use weir_mcp::kind::Kind;
 
 /// Returns a warning for each kind of list with several pages and each number of items in it, with
 /// the clients that get it.

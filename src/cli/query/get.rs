@@ -6,9 +6,9 @@ use crate::cli::query::arguments::{AcceptedArguments, parse_pair};
 use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
 use crate::cli::query::request::{object, send_request, texts};
 use crate::cli::query::required_upstreams::UpstreamSelection;
-use crate::json;
-use crate::mcp::call::Method;
-use crate::mcp::kind::Kind;
+use weir_base::json;
+use weir_mcp::call::Method;
+use weir_mcp::kind::Kind;
 
 /// Arguments of `weir get`.
 #[derive(Debug, clap::Args)]

@@ -5,18 +5,18 @@ use std::io::Write;
 use crate::cli::exit::Failure;
 use crate::cli::output;
 use crate::cli::output::render::sanitize_line;
-use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
+use crate::cli::query::oneshot::{OneShotGateway, QueryArgs, plural_kind};
 use crate::cli::query::required_upstreams::UpstreamSelection;
-use crate::gateway::Admission;
-use crate::json::{self, Object};
-use crate::mcp::definition::downgrade::DefinitionForm;
-use crate::mcp::kind::Kind;
+use weir_base::json::{self, Object};
+use weir_gateway::Admission;
+use weir_mcp::definition::downgrade::DefinitionForm;
+use weir_mcp::kind::Kind;
 
 /// Arguments of `weir list`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Kind of the listed items.
-    #[arg(value_enum, default_value = "prompts")]
+    #[arg(value_parser = plural_kind(), default_value = "prompts")]
     kind: Kind,
     /// Starts and lists this upstream only; may be given several times.
     #[arg(long, value_name = "NAME", value_hint = clap::ValueHint::Other)]

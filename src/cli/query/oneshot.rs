@@ -4,11 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::builder::PossibleValue;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::admin::status::{CUT, held_back};
 use crate::app::{self, App};
-use crate::catalog::{ExportedItem, RoleView};
 use crate::cli::exit::Failure;
 use crate::cli::loading::{
     ConfigArgs, ConfigSource, ReportArgs, check_client, options, print_warnings, unknown_client,
@@ -16,14 +15,15 @@ use crate::cli::loading::{
 use crate::cli::output::progress;
 use crate::cli::output::render::sanitize_line;
 use crate::cli::query::required_upstreams::{self, UpstreamSelection};
-use crate::config::{Config, Options, nearest};
-use crate::gateway::ClientContext;
-use crate::json::Object;
-use crate::mcp::kind::Kind;
-use crate::mcp::name::UpstreamName;
-use crate::mcp::uri::CanonicalUri;
-use crate::upstream::connect::system::System;
-use crate::upstream::{ConnectionInfo, ConnectionStatus, Upstream};
+use weir_access::catalog::{ExportedItem, RoleView};
+use weir_base::json::Object;
+use weir_config::{Config, Options, nearest};
+use weir_gateway::ClientContext;
+use weir_mcp::kind::Kind;
+use weir_mcp::name::UpstreamName;
+use weir_mcp::uri::CanonicalUri;
+use weir_upstream::connect::system::System;
+use weir_upstream::{ConnectionInfo, ConnectionStatus, Upstream};
 
 /// Options of every command that queries the gateway.
 #[derive(Debug, clap::Args)]
@@ -230,14 +230,13 @@ pub(crate) fn describe_connection(about: &ConnectionInfo) -> String {
     }
 }
 
-impl clap::ValueEnum for Kind {
-    fn value_variants<'a>() -> &'a [Self] {
-        &Self::ALL
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(kind_argument(*self)))
-    }
+/// Parser of arguments that name a kind.
+pub(crate) fn plural_kind() -> impl TypedValueParser<Value = Kind> {
+    let words = Kind::ALL.map(kind_argument);
+    PossibleValuesParser::new(words).map(|word| {
+        let named = Kind::ALL.into_iter().find(|kind| kind_argument(*kind) == word);
+        named.expect("it is one of these words")
+    })
 }
 
 /// Word for the items of a kind in arguments.

@@ -5,9 +5,9 @@ use crate::cli::output::render;
 use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
 use crate::cli::query::request::{object, send_request};
 use crate::cli::query::required_upstreams::UpstreamSelection;
-use crate::json;
-use crate::mcp::call::Method;
-use crate::mcp::kind::Kind;
+use weir_base::json;
+use weir_mcp::call::Method;
+use weir_mcp::kind::Kind;
 
 /// Arguments of `weir read`.
 #[derive(Debug, clap::Args)]

@@ -12,16 +12,16 @@ use crate::cli::output;
 use crate::cli::output::progress;
 use crate::cli::output::render::sanitize_line;
 use crate::cli::query::oneshot::OneShotGateway;
-use crate::gateway::{Admission, Error};
-use crate::json::{self, Object};
-use crate::mcp::call::{CallContext, CallOutcome, ItemRequest, Method, ResponseOutcome};
-use crate::mcp::call_notifications::{CallNotification, NotificationSink, NotificationStream};
-use crate::mcp::code;
-use crate::mcp::input_request::{ClientFeatures, INPUT_REQUESTS, InputKind, InputRequest};
-use crate::mcp::kind::Kind;
-use crate::mcp::revision::Revision;
-use crate::memory_budget::BufferLimit;
-use crate::upstream;
+use weir_base::json::{self, Object};
+use weir_base::memory::memory_budget::BufferLimit;
+use weir_gateway::{Admission, Error};
+use weir_mcp::call::{CallContext, CallOutcome, ItemRequest, Method, ResponseOutcome};
+use weir_mcp::call_notifications::{CallNotification, NotificationSink, NotificationStream};
+use weir_mcp::code;
+use weir_mcp::input_request::{ClientFeatures, INPUT_REQUESTS, InputKind, InputRequest};
+use weir_mcp::kind::Kind;
+use weir_mcp::revision::Revision;
+use weir_upstream as upstream;
 
 /// Largest result that is read.
 const MAX_RESULT_BYTES: usize = 64 << 20;

@@ -11,8 +11,8 @@ use std::fmt;
 
 use crate::app;
 use crate::cli::exit::Failure;
-use crate::config::{Config, UpstreamSummary, nearest};
-use crate::mcp::kind::Kind;
+use weir_config::{Config, UpstreamSummary, nearest};
+use weir_mcp::kind::Kind;
 
 /// Upstreams that a command needs.
 #[derive(Debug, Clone, Copy)]
@@ -177,7 +177,7 @@ mod tests {
     use std::path::Path;
 
     use crate::cli::query::required_upstreams::*;
-    use crate::config::Options;
+    use weir_config::Options;
 
     const FILE: &str = r#"
         [naming]

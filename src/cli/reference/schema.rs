@@ -2,7 +2,7 @@
 
 use crate::cli::exit::Failure;
 use crate::cli::output;
-use crate::config;
+use weir_config as config;
 
 /// Arguments of `weir schema`.
 #[derive(Debug, clap::Args)]

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::cli::exit::Failure;
 use crate::cli::output;
-use crate::mcp::revision::{Era, Revision};
+use weir_mcp::revision::{Era, Revision};
 
 /// Arguments of `weir version`.
 #[derive(Debug, clap::Args)]

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use crate::app::App;
-use crate::audit::{Audit, FileHash, OnError, PolicyEvent, Writer};
 use crate::cli::exit::Failure;
 use crate::cli::output;
 use crate::cli::output::render::sanitize_line;
-use crate::config::Config;
+use weir_config::Config;
+use weir_record::audit::{Audit, FileHash, OnError, PolicyEvent, Writer};
 
 /// Opens the audit log of a configuration, if requests are recorded.
 pub(crate) fn open(

@@ -9,8 +9,8 @@ use tokio::time::sleep;
 
 use crate::app::App;
 use crate::cli::exit::Failure;
-use crate::config::{Config, FleetConfig};
-use crate::downstream::http::{self, ListenerPeers, ReplicaListener, Workers};
+use weir_config::{Config, FleetConfig};
+use weir_downstream::http::{self, ListenerPeers, ReplicaListener, Workers};
 
 /// Accepts connections of the other replicas until shutdown. The process that this one replaces, if
 /// there is one, still listens: then this one begins later.

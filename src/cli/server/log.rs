@@ -1,5 +1,6 @@
 //! Logging to standard error; standard output is reserved for data and for the protocol.
 
+mod filter;
 mod format;
 
 use std::io::IsTerminal;
@@ -15,8 +16,8 @@ use tracing_subscriber::{EnvFilter, fmt, reload};
 use crate::cli::loading::print_warnings;
 use crate::cli::output;
 use crate::cli::output::progress;
-use crate::config::{LogConfig, LogFormat, Warning};
 use format::LogFormatter;
+use weir_config::{LogConfig, LogFormat, Warning};
 
 /// Starts logging as configured and reports the configuration's warnings: with their source lines
 /// for people, as log lines in a JSON log. `WEIR_LOG` overrides the level, in the syntax of
@@ -65,7 +66,8 @@ enum LogStyle {
 }
 
 fn start_filtered(default: &str, format: LogFormat, style: LogStyle) {
-    let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let wanted = std::env::var("WEIR_LOG").ok().and_then(|text| filter::parse(&text).ok());
+    let filter = wanted.unwrap_or_else(|| EnvFilter::new(default));
     // A line that cannot be written is lost. By default the subscriber reports that on standard
     // error, which panics if standard error is the broken stream: a full disk or a closed pipe
     // would then abort every request that logs something.
@@ -118,7 +120,7 @@ pub(crate) fn start_errors_only() {
 
 /// Starts logging for a command that reports on upstreams: also items left out of their lists.
 pub(crate) fn start_for_report(json: bool) {
-    let modules = REPORTED_MODULES.map(|module| format!(",weir::{module}=warn"));
+    let modules = REPORTED_MODULES.map(|module| format!(",{module}=warn"));
     let filter = format!("weir=error{}", modules.concat());
     let format = if json { LogFormat::Json } else { LogFormat::Pretty };
     start_filtered(&filter, format, LogStyle::Report);
@@ -126,11 +128,11 @@ pub(crate) fn start_for_report(json: bool) {
 
 /// Modules whose warnings are about items left out of a list.
 const REPORTED_MODULES: [&str; 5] = [
-    "gateway::lists::list_refresher",
-    "upstream::library::loaded",
-    "upstream::library::watch",
-    "upstream::session::modern",
-    "upstream::session::pagination",
+    "weir_gateway::lists::list_refresher",
+    "weir_prompts::loaded",
+    "weir_prompts::watch",
+    "weir_upstream::session::modern",
+    "weir_upstream::session::pagination",
 ];
 
 #[cfg(test)]

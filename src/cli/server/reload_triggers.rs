@@ -13,13 +13,13 @@ use tracing::{error, warn};
 
 use crate::admin::reload::{LastReload, ReloadFn, ReloadProblem, ReloadReport};
 use crate::app::{App, ConfigFiles, ReloadOutcome, ReloadTrigger, Reloader, hash_files};
-use crate::audit::Audit;
 use crate::cli::exit::{Failure, describe_problem, errors};
 use crate::cli::loading::options;
 use crate::cli::server::log;
 use crate::cli::server::signals::listen_for;
 use crate::cli::server::systemd;
-use crate::config::{Config, ConfigReport, Options};
+use weir_config::{Config, ConfigReport, Options};
+use weir_record::audit::Audit;
 
 /// Stream of SIGHUP signals. Without a handler, SIGHUP would end the process.
 pub(crate) struct SighupStream {
@@ -120,7 +120,7 @@ const NO_FILE: &str = "there is no configuration file to reload";
 
 /// Rejected configuration, as the result of a reload.
 fn refusal(report: &ConfigReport) -> ReloadReport {
-    let problem = |it: &crate::config::ConfigProblem| ReloadProblem {
+    let problem = |it: &weir_config::ConfigProblem| ReloadProblem {
         at: it.location(),
         key: it.key.clone(),
         what: it.what.clone(),

@@ -11,7 +11,6 @@ use tracing::{info, warn};
 
 use crate::admin;
 use crate::app::{App, ConfigFiles, Identity};
-use crate::audit::{PolicyChange, PolicyEvent};
 use crate::cli::exit::Failure;
 use crate::cli::loading::{ConfigArgs, LoadedConfig, options};
 use crate::cli::output::{self, progress};
@@ -19,12 +18,13 @@ use crate::cli::server::reload_triggers::{self, SighupStream};
 use crate::cli::server::signals::{self, Signals};
 use crate::cli::server::upgrade::{self, LaunchCommand};
 use crate::cli::server::{audit_log, fd_limit, fleet, systemd, thread_check};
-use crate::config::{self, Config, FleetConfig};
-use crate::downstream::http::connection::tls::Tls;
-use crate::downstream::http::{self, ListenSocket, ReplicaListener, Workers};
-use crate::fleet::Fleet;
-use crate::sealing::SealingKeys;
-use crate::upstream::connect::system::System;
+use weir_base::secrets::sealing::SealingKeys;
+use weir_config::{self as config, Config, FleetConfig};
+use weir_downstream::http::connection::tls::Tls;
+use weir_downstream::http::{self, ListenSocket, ReplicaListener, Workers};
+use weir_fleet::Fleet;
+use weir_record::audit::{PolicyChange, PolicyEvent};
+use weir_upstream::connect::system::System;
 
 /// Arguments of `weir serve`.
 #[derive(Debug, clap::Args)]

@@ -18,10 +18,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
 
 use crate::app::App;
-use crate::audit::Audit;
 use crate::cli::exit::Failure;
-use crate::oauth::{ANSWER_TIMEOUT, Exchange, timeout_awake};
-use crate::regular_file;
+use weir_base::files::regular_file;
+use weir_oauth::{ANSWER_TIMEOUT, Exchange, timeout_awake};
+use weir_record::audit::Audit;
 
 /// Receiver of the stop signals.
 pub(crate) struct Signals {

@@ -12,9 +12,9 @@ use crate::cli::loading::{ConfigArgs, LoadedConfig, check_client, options, unkno
 use crate::cli::server::audit_log;
 use crate::cli::server::reload_triggers::{self, SighupStream};
 use crate::cli::server::signals::Signals;
-use crate::downstream::{read_handshake, stdio};
-use crate::sealing::SealingKeys;
-use crate::upstream::connect::system::System;
+use weir_base::secrets::sealing::SealingKeys;
+use weir_downstream::{read_handshake, stdio};
+use weir_upstream::connect::system::System;
 
 /// Arguments of `weir stdio`.
 #[derive(Debug, clap::Args)]

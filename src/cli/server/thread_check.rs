@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::{self, available_parallelism};
 
 use crate::cli::exit::Failure;
-use crate::sync::RwLock;
+use weir_base::tasks::sync::RwLock;
 
 /// Threads beside the workers: for blocking I/O, child processes and signals.
 const EXTRA_THREADS: usize = 10;

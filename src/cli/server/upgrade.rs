@@ -26,8 +26,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 
-use crate::downstream::http::ListenSocket;
-use crate::oauth::ANSWER_TIMEOUT;
+use weir_downstream::http::ListenSocket;
+use weir_oauth::ANSWER_TIMEOUT;
 
 /// Variable that is set for a process that receives its sockets through standard input. The value
 /// says whether another process than the predecessor, such as systemd, also has the socket open.

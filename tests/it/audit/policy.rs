@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use weir::app::ReloadOutcome;
-use weir::json::Object;
+use weir_base::json::Object;
 
 use super::{AuditedGateway, ROLES};
 use crate::cell::MODERN_STDIO;

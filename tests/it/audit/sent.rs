@@ -2,7 +2,7 @@
 //! response.
 
 use tokio::io::AsyncReadExt;
-use weir::mcp::revision::Revision;
+use weir_mcp::revision::Revision;
 
 use super::AuditedGateway;
 use crate::cell::{MODERN_HTTP, Side, Transport};
@@ -26,7 +26,7 @@ fn large(bytes: usize) -> String {
 }
 
 fn asking(id: u64, method: &str, params: &str) -> bytes::Bytes {
-    weir::jsonrpc::write_request(&id.into(), method, params.as_bytes())
+    weir_mcp::jsonrpc::write_request(&id.into(), method, params.as_bytes())
 }
 
 const OPEN: &str = r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#;

@@ -13,9 +13,9 @@ use hyper::{HeaderMap, Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
-use weir::mcp::call;
-use weir::mcp::revision::Revision;
-use weir::sse::SseDecoder;
+use weir_base::text::sse::SseDecoder;
+use weir_mcp::call;
+use weir_mcp::revision::Revision;
 
 use super::{Connector, object, string};
 use crate::cell::{Side, Transport};

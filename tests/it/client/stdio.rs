@@ -8,9 +8,9 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
-use weir::json::Object;
-use weir::jsonrpc::Id;
-use weir::mcp::meta;
+use weir_base::json::Object;
+use weir_mcp::jsonrpc::Id;
+use weir_mcp::meta;
 
 use super::Connector;
 use crate::cell::Transport;

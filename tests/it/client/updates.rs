@@ -1,10 +1,10 @@
 //! Subscriptions of a client to single resources and tasks, in both eras.
 
-use weir::json::{self, Object};
-use weir::jsonrpc::Id;
-use weir::mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED};
-use weir::mcp::meta;
-use weir::mcp::task::{TASK_IDS, TASK_NOTIFICATION, TASK_STATUS_NOTIFICATION};
+use weir_base::json::{self, Object};
+use weir_mcp::jsonrpc::Id;
+use weir_mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED};
+use weir_mcp::meta;
+use weir_mcp::task::{TASK_IDS, TASK_NOTIFICATION, TASK_STATUS_NOTIFICATION};
 
 use super::{ChangeStream, Client, Reply, Source, object, string};
 use crate::upstream::PATIENCE;

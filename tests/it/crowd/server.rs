@@ -21,9 +21,9 @@ use hyper_util::rt::TokioIo;
 use tokio::io::DuplexStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
-use weir::json::Object;
-use weir::jsonrpc::{self, Id, Message};
-use weir::sse;
+use weir_base::json::Object;
+use weir_base::text::sse;
+use weir_mcp::jsonrpc::{self, Id, Message};
 
 use super::PIPE;
 use crate::client::object;

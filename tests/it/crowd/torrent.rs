@@ -14,11 +14,12 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use weir::app::App;
-use weir::config::{Config, Options};
-use weir::downstream::ServerStateCell;
-use weir::gateway::ClientContext;
-use weir::jsonrpc::Id;
-use weir::upstream::connect::{ByteStream, Child, ChildCommand, Connect, Destination};
+use weir_base::net::http_connection::ByteStream;
+use weir_config::{Config, Options};
+use weir_downstream::ServerStateCell;
+use weir_gateway::ClientContext;
+use weir_mcp::jsonrpc::Id;
+use weir_upstream::connect::{Child, ChildCommand, Connect, Destination};
 
 use super::PIPE;
 use crate::by_night;
@@ -292,12 +293,12 @@ impl GatewayThread {
             let server = Arc::clone(&server);
             if side.is_http() {
                 let peer = Some(([127, 0, 0, 1], 50_000).into());
-                let serve = weir::downstream::http::serve_connection(server, theirs, peer);
+                let serve = weir_downstream::http::serve_connection(server, theirs, peer);
                 serving.spawn_on(serve, &runtime);
             } else {
                 let (input, output) = tokio::io::split(theirs);
                 let serve =
-                    weir::downstream::stdio::serve(server, client_context.clone(), input, output);
+                    weir_downstream::stdio::serve(server, client_context.clone(), input, output);
                 serving.spawn_on(serve, &runtime);
             }
             ours

@@ -188,7 +188,7 @@ async fn large_answers_that_nobody_reads_are_not_all_held() {
     let client = plain(&world, None);
     let (mut raw, address) = unread(&world).await;
     let send = async |id: u64, method: &str, params: &str| {
-        let message = weir::jsonrpc::write_request(&id.into(), method, params.as_bytes());
+        let message = weir_mcp::jsonrpc::write_request(&id.into(), method, params.as_bytes());
         post(client.http(), &address, message).await.status
     };
     let open = r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#;
@@ -223,7 +223,7 @@ async fn a_client_that_does_not_read_is_given_up_and_holds_nobody_up() {
     let client = world.client_as("bob", LEGACY_SSE).await;
     let (raw, address) = unread_with(&world, "Authorization: Bearer key-of-ann\r\n").await;
     let send = async |id: u64, method: &str, params: &str| {
-        let message = weir::jsonrpc::write_request(&id.into(), method, params.as_bytes());
+        let message = weir_mcp::jsonrpc::write_request(&id.into(), method, params.as_bytes());
         post(stalled.http(), &address, message).await
     };
     let open = r#"{"protocolVersion":"2025-11-25","capabilities":{}}"#;

@@ -68,7 +68,8 @@ async fn a_shutdown_answers_running_calls_and_ends_the_stream() {
     stream.initialize("2025-11-25").await;
     stream.post(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
     let mut intercepted = world.upstream("hub").intercept("tools/call");
-    let message = weir::jsonrpc::write_request(&7.into(), "tools/call", named("hub__a").as_bytes());
+    let message =
+        weir_mcp::jsonrpc::write_request(&7.into(), "tools/call", named("hub__a").as_bytes());
     stream.post(message).await;
     let call = intercepted.next().await;
     // Requests with incomplete heads when the gateway stops, and a message that is only admitted.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use hyper::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
-use weir::mcp::kind::{Kind, ListTopic};
-use weir::mcp::revision::Revision;
+use weir_mcp::kind::{Kind, ListTopic};
+use weir_mcp::revision::Revision;
 
 use super::{LIST, Stream, code, plain, post, start};
 use crate::cell::{Side, Transport};
@@ -142,7 +142,7 @@ async fn batches_are_served_in_the_revisions_that_have_them() {
             continue;
         }
         assert_eq!((reply.status, &*reply.body), (202, ""), "{version}");
-        let answers = weir::json::elements(&stream.next().await.into()).expect("an array");
+        let answers = weir_base::json::elements(&stream.next().await.into()).expect("an array");
         assert_eq!(answers.count(), 2, "{version}");
         assert_eq!(stream.post(format!("[{note}]")).await.status, 202);
         let bad = stream.post("[").await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir::mcp::revision::Revision;
+use weir_mcp::revision::Revision;
 
 use super::{
     ALL, CALL, Dialog, FORM, QUESTIONS, ROOTS, SAMPLING, URL_MODE, check_done, done,

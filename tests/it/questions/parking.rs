@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use weir::app::ReloadOutcome;
-use weir::jsonrpc::Id;
+use weir_mcp::jsonrpc::Id;
 
 use super::{
     ALL, CALL, Dialog, FORM, ROOTS, SAMPLING, URL_MODE, check_done, done, intercepted_call,
@@ -211,7 +211,7 @@ async fn the_policy_runs_on_every_round() {
     let (world, client, mut intercepted) = intercepted_call(LEGACY_HTTP, "", MODERN_HTTP).await;
     let upstream = world.upstream("hub");
     let (_call, key, state) = suspended(&world, &mut intercepted, &client).await;
-    upstream.remove(weir::mcp::kind::Kind::Tool, "a").await;
+    upstream.remove(weir_mcp::kind::Kind::Tool, "a").await;
     pass(Duration::from_secs(2)).await;
     let reply = retry_suspended(&client, &state, &[(&key, FORM.answer)]).await;
     assert_eq!(reply.code(), -32602);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir::mcp::revision::Revision;
+use weir_mcp::revision::Revision;
 
 use super::{ConcurrentCalls, METHOD, RuleFixture, error_of, is_own, right, run_in_each_cell};
 use crate::cell::{CLIENTS, LEGACY_SSE, Side, Transport};

@@ -104,7 +104,7 @@ async fn n110_a_cancel_of_what_is_not_ones_own_cancels_nothing() {
         let upstream = world.upstream("hub");
         let mut intercepted = upstream.intercept(METHOD);
         // Only this client's request has this id.
-        let hers = ann.start_as(weir::jsonrpc::Id::from(90), METHOD, &named("hub__a"));
+        let hers = ann.start_as(weir_mcp::jsonrpc::Id::from(90), METHOD, &named("hub__a"));
         let call = intercepted.next().await;
         let inner = call.id().to_string();
         for id in ["90", "91", &inner, "\"90\"", "null", "[90]", "{}"] {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use weir::mcp::kind::{Kind, ListTopic};
+use weir_mcp::kind::{Kind, ListTopic};
 
 use super::{ConcurrentCalls, SHORT, is_own, right, run_in_each_cell};
 use crate::cell::{CLIENTS, UPSTREAMS};

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::join_all;
-use weir::json::{self, Object};
-use weir::mcp::kind::{Kind, ListTopic};
+use weir_base::json::{self, Object};
+use weir_mcp::kind::{Kind, ListTopic};
 
 use super::dice::Dice;
 use super::fact::{ClientEnd, RequestFacts};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
-use weir::mcp::kind::ListTopic;
+use weir_mcp::kind::ListTopic;
 
 use super::dice::Dice;
 use super::fact::{ClientEnd, RequestFacts, ServerEnd};

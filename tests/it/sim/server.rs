@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio_util::task::TaskTracker;
-use weir::mcp::kind::Kind;
+use weir_mcp::kind::Kind;
 
 use super::dice::Dice;
 use super::fact::ServerEnd;

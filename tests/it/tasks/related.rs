@@ -11,7 +11,7 @@ const ASKED: &str =
 const RELATED: &str = "io.modelcontextprotocol/related-task";
 
 /// Id of the related task of an object.
-fn related(params: &weir::json::Object) -> Option<String> {
+fn related(params: &weir_base::json::Object) -> Option<String> {
     let related = params.get_object("_meta")?.get_object(RELATED)?;
     related.get_string("taskId").map(|id| id.into_owned())
 }

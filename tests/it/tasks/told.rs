@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir::mcp::kind::Kind;
+use weir_mcp::kind::Kind;
 
 use super::{
     BOTH, EXTENSION, ROLES, about, begin_tasks, begun, has_tasks, is_unknown, state_of as state,

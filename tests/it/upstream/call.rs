@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio_util::sync::CancellationToken;
-use weir::json::Object;
-use weir::jsonrpc::{self, Id};
-use weir::mcp::meta;
+use weir_base::json::Object;
+use weir_mcp::jsonrpc::{self, Id};
+use weir_mcp::meta;
 
 use super::{PATIENCE, QUEUE};
 use crate::cell::Transport;

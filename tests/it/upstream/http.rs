@@ -16,10 +16,10 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
-use weir::jsonrpc::{self, Message};
-use weir::mcp::call;
-use weir::mcp::revision::Revision;
-use weir::sse;
+use weir_base::text::sse;
+use weir_mcp::call;
+use weir_mcp::jsonrpc::{self, Message};
+use weir_mcp::revision::Revision;
 
 use super::call::{Output, OutputSink};
 use super::{Listener, QUEUE, Replies, Upstream};

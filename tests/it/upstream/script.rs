@@ -1,6 +1,6 @@
 //! A server as data: its revision, its lists, and its behaviour.
 
-use weir::mcp::kind::Kind;
+use weir_mcp::kind::Kind;
 
 use crate::cell::Side;
 
@@ -139,7 +139,7 @@ impl Script {
 
     /// The instructions as a member that others follow.
     pub(super) fn instructions_member(&self) -> String {
-        let text = self.instructions.as_ref().map(|text| weir::json::quote(text));
+        let text = self.instructions.as_ref().map(|text| weir_base::json::quote(text));
         let text =
             text.map(|text| format!(r#""instructions":{},"#, String::from_utf8_lossy(&text)));
         text.unwrap_or_default()

@@ -11,9 +11,9 @@ use hyper::header::CONTENT_TYPE;
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response};
 use tokio::sync::mpsc;
-use weir::jsonrpc::Message;
-use weir::mcp::revision::Revision;
-use weir::sse;
+use weir_base::text::sse;
+use weir_mcp::jsonrpc::Message;
+use weir_mcp::revision::Revision;
 
 use super::call::{Output, OutputSink};
 use super::http::{Body, later, status, text};

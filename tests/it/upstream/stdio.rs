@@ -5,8 +5,8 @@ use std::io;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use weir::jsonrpc::Message;
-use weir::upstream::connect::Child;
+use weir_mcp::jsonrpc::Message;
+use weir_upstream::connect::Child;
 
 use super::call::{Output, OutputSink};
 use super::{Listener, QUEUE, Upstream};

@@ -1,9 +1,9 @@
 //! Resources with subscriptions, and task notifications, in both eras.
 
-use weir::json::{self, Object};
-use weir::jsonrpc;
-use weir::mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED};
-use weir::mcp::task::{TASK_IDS, TASK_NOTIFICATION, TASK_STATUS_NOTIFICATION};
+use weir_base::json::{self, Object};
+use weir_mcp::jsonrpc;
+use weir_mcp::kind::{RESOURCE_SUBSCRIPTIONS, RESOURCE_UPDATED};
+use weir_mcp::task::{TASK_IDS, TASK_NOTIFICATION, TASK_STATUS_NOTIFICATION};
 
 use super::call::Output;
 use super::{Answer, Listener, State, Upstream, subscription};

@@ -12,16 +12,16 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use weir::catalog::{Catalog, ExportRules, Filter, ListSnapshot, RoleView, Settings};
-use weir::json::MemberExtractor;
-use weir::jsonrpc::{Id, Message, write_result};
-use weir::mcp::definition::downgrade::DefinitionForm;
-use weir::mcp::definition::item::Item;
-use weir::mcp::kind::Kind;
-use weir::mcp::name::{Naming, UpstreamName};
-use weir::mcp::pattern::AllowDeny;
-use weir::mcp::uri::CanonicalUri;
-use weir::sse::{self, SseDecoder};
+use weir_access::catalog::{Catalog, ExportRules, Filter, ListSnapshot, RoleView, Settings};
+use weir_base::json::MemberExtractor;
+use weir_base::text::sse::{self, SseDecoder};
+use weir_mcp::definition::downgrade::DefinitionForm;
+use weir_mcp::definition::item::Item;
+use weir_mcp::jsonrpc::{Id, Message, write_result};
+use weir_mcp::kind::Kind;
+use weir_mcp::name::{Naming, UpstreamName};
+use weir_mcp::pattern::AllowDeny;
+use weir_mcp::uri::CanonicalUri;
 
 use bytes::Bytes;
 

@@ -1,6 +1,6 @@
 //! Generated page `docs/clients.md`: the files of each client and the entries for Weir in them.
 //!
-//! After a change: `WEIR_WRITE_DOCS=1 cargo test --lib cli::clients::connect`.
+//! After a change: `WEIR_WRITE_DOCS=1 cargo test -p weir --lib cli::clients::connect`.
 
 use std::fmt::Write;
 use std::path::Path;

@@ -10,10 +10,11 @@ use base64::engine::general_purpose::STANDARD;
 use toml_edit::{Array, InlineTable, Item, Table, Value, value};
 use url::Url;
 
-use crate::allowed_addresses::is_loopback_host;
 use crate::cli::clients::init::texts::{UpstreamWriter, reference_to};
 use crate::cli::clients::server::{ClientAccount, ClientServer, HeaderSource, ServerTransport};
-use crate::config::{Timeouts, is_own_header};
+use weir_base::net::allowed_addresses::is_loopback_host;
+use weir_config::is_own_header;
+use weir_upstream::Timeouts;
 
 impl UpstreamWriter<'_> {
     /// Writes a server. The error says why Weir cannot use it.

@@ -3,7 +3,7 @@
 //! Clients allow almost any name; an upstream's name is a lower-case letter, then at most 31 of
 //! a-z, 0-9 and -.
 
-use crate::mcp::name::UpstreamName;
+use weir_mcp::name::UpstreamName;
 
 /// Gives each server a unique legal name, in the order of the list. Legal names are kept.
 pub(super) fn legal(names: &[String]) -> Vec<String> {

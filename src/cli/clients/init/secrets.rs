@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use crate::cli::clients::variables::variable_name;
 use crate::cli::exit::Failure;
 use crate::cli::files;
-use crate::regular_file;
+use weir_base::files::regular_file;
 
 /// Store for secrets.
 #[derive(Debug)]
-pub(in crate::cli) enum SecretStore {
+pub(crate) enum SecretStore {
     /// Files in the folder `secrets`.
     Files(Vec<(String, String)>),
     /// Variables that the user has to set; nothing is written.
@@ -27,7 +27,7 @@ pub(in crate::cli) enum SecretStore {
 
 /// New location of a secret.
 #[derive(Debug, PartialEq)]
-pub(in crate::cli) enum SecretLocation {
+pub(crate) enum SecretLocation {
     /// File, relative to the configuration.
     File(String),
     /// Variable that the user has to set.
@@ -36,7 +36,7 @@ pub(in crate::cli) enum SecretLocation {
 
 impl SecretStore {
     /// Adds a secret and returns its location. `wanted` is the preferred name of its variable.
-    pub(in crate::cli) fn add(
+    pub(crate) fn add(
         &mut self,
         upstream: &str,
         name: &str,
@@ -68,7 +68,7 @@ impl SecretStore {
     }
 
     /// Finds the first file that exists already with other content.
-    pub(in crate::cli) fn find_conflict(&self, folder: &Path) -> Option<PathBuf> {
+    pub(crate) fn find_conflict(&self, folder: &Path) -> Option<PathBuf> {
         let Self::Files(kept) = self else { return None };
         kept.iter().find_map(|(name, value)| {
             let path = folder.join(SECRETS_FOLDER).join(name);
@@ -77,7 +77,7 @@ impl SecretStore {
     }
 
     /// Writes the files. Replaced files are copied first.
-    pub(in crate::cli) fn write(&self, folder: &Path) -> Result<(), Failure> {
+    pub(crate) fn write(&self, folder: &Path) -> Result<(), Failure> {
         let Self::Files(kept) = self else { return Ok(()) };
         if kept.is_empty() {
             return Ok(());
@@ -126,14 +126,14 @@ fn file_name(own: &str) -> String {
 // === Detection ===
 
 /// Returns whether a value with this name is a secret.
-pub(in crate::cli) fn is_secret(name: &str, value: &str) -> bool {
+pub(crate) fn is_secret(name: &str, value: &str) -> bool {
     !value.is_empty()
         && !["true", "false"].contains(&value)
         && (names_a_secret(name) || looks_secret(value))
 }
 
 /// Returns whether a name is that of a secret.
-pub(in crate::cli) fn names_a_secret(name: &str) -> bool {
+pub(crate) fn names_a_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let parts = name.split(|c: char| !c.is_ascii_alphanumeric());
     parts.into_iter().any(|part| SECRET_SUFFIXES.iter().any(|word| part.ends_with(word)))
@@ -141,7 +141,7 @@ pub(in crate::cli) fn names_a_secret(name: &str) -> bool {
 }
 
 /// Returns whether a value has the shape of a secret.
-pub(in crate::cli) fn looks_secret(value: &str) -> bool {
+pub(crate) fn looks_secret(value: &str) -> bool {
     let value = value.trim();
     let scheme = value.split_once(' ').map(|(scheme, _)| scheme.to_ascii_lowercase());
     let is_credentials = scheme.is_some_and(|s| ["bearer", "basic", "token"].contains(&s.as_str()));
@@ -157,12 +157,12 @@ fn has_password(value: &str) -> bool {
 
 /// Returns whether an argument has the shape of a secret. Arguments are words more often than the
 /// values of variables and headers, so a dash is evidence against it.
-pub(in crate::cli) fn looks_secret_as_argument(value: &str) -> bool {
+pub(crate) fn looks_secret_as_argument(value: &str) -> bool {
     looks_secret(value) && (!is_random(value) || !value.contains('-') || has_prefix(value))
 }
 
 /// Returns whether a path segment looks like a secret: some services put one into the URL.
-pub(in crate::cli) fn looks_secret_as_path(part: &str) -> bool {
+pub(crate) fn looks_secret_as_path(part: &str) -> bool {
     is_random(part) || has_prefix(part)
 }
 

@@ -5,10 +5,10 @@
 
 use crate::admin::status::{Status, UpstreamStatus};
 use crate::cli::output::render::{counted, sanitize_line};
-use crate::mcp::kind::Kind;
+use weir_mcp::kind::Kind;
 
 /// Builder of the text.
-pub(in crate::cli) struct StatusPage {
+pub(crate) struct StatusPage {
     columns: usize,
     colored: bool,
     text: String,
@@ -16,12 +16,12 @@ pub(in crate::cli) struct StatusPage {
 
 impl StatusPage {
     /// Creates an empty page of this width.
-    pub(in crate::cli) fn new(columns: usize, colored: bool) -> Self {
+    pub(crate) fn new(columns: usize, colored: bool) -> Self {
         Self { columns, colored, text: String::new() }
     }
 
     /// Formats the whole status.
-    pub(in crate::cli) fn format(mut self, status: &Status) -> String {
+    pub(crate) fn format(mut self, status: &Status) -> String {
         let state = match (status.draining, status.ready) {
             (true, _) => "stopping",
             (false, true) => "ready",

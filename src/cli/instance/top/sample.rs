@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use crate::admin::status::{Latency, Status};
 use crate::cli::instance::status::format_duration;
 use crate::cli::output::render::sanitize_line;
-use crate::metrics::BOUNDS;
+use weir_base::metrics::BOUNDS;
 
 /// Difference between two statuses.
 pub(super) struct Sample {

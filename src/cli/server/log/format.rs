@@ -14,10 +14,10 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::json;
-use crate::rate_limit::RateLimiter;
-use crate::request_scope::{self, LogContext};
-use crate::sync::Mutex;
+use weir_base::json;
+use weir_base::tasks::request_scope::{self, LogContext};
+use weir_base::tasks::sync::Mutex;
+use weir_base::time::rate_limit::RateLimiter;
 
 /// Event formatter that adds the context of the request.
 pub(super) struct LogFormatter<F> {
@@ -134,7 +134,7 @@ mod tests {
     use std::time::Duration;
 
     use crate::cli::server::log::format::*;
-    use crate::request_scope::RequestScope;
+    use weir_base::tasks::request_scope::RequestScope;
 
     #[tokio::test]
     async fn a_line_names_its_request_once() {

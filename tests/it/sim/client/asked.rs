@@ -1,6 +1,6 @@
 //! Input requests to a simulated client during its calls.
 
-use weir::json::Object;
+use weir_base::json::Object;
 
 use super::{SimulatedClient, number_in, text_of};
 use crate::client::{Reply, object};

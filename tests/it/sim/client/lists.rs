@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
 use tokio_util::sync::CancellationToken;
-use weir::json::{self, Object};
-use weir::mcp::kind::{Kind, ListTopic};
+use weir_base::json::{self, Object};
+use weir_mcp::kind::{Kind, ListTopic};
 
 use super::super::ledger::Since;
 use super::super::rules::{Rules, base_of};
@@ -75,7 +75,7 @@ impl SimulatedClient {
     }
 
     /// Checks that the lists finally match the servers, and that a listening client was notified.
-    pub(in super::super) async fn look_around(&self) {
+    pub(crate) async fn look_around(&self) {
         let rules = self.ledger.rules();
         for kind in Kind::ALL {
             let mut keys = self.walk(kind).await;
@@ -103,7 +103,7 @@ impl SimulatedClient {
 
     /// Listens, and lists after each notification. Clients with one common stream get input
     /// requests there.
-    pub(in super::super) async fn attend(&self, over: &CancellationToken) {
+    pub(crate) async fn attend(&self, over: &CancellationToken) {
         if self.listens || self.has_one_stream() {
             over.run_until_cancelled(self.listen_on()).await;
         }
@@ -172,7 +172,7 @@ impl SimulatedClient {
 
     /// Checks that the client was never notified of invisible items, and once of each visible
     /// change.
-    pub(in super::super) fn check(&self) {
+    pub(crate) fn check(&self) {
         for (topic, count) in &self.seen_changes().0 {
             let changes = self.ledger.changes(self.role, *topic);
             if *count > changes {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use weir::mcp::task::{TASK_NOTIFICATION, TASK_STATUS_NOTIFICATION};
+use weir_mcp::task::{TASK_NOTIFICATION, TASK_STATUS_NOTIFICATION};
 
 use super::super::fact::ClientEnd;
 use super::super::ledger::have_tasks;
@@ -58,7 +58,7 @@ impl SimulatedClient {
 
     /// Handles a message of a common stream that may be about a task, which then must be this
     /// client's.
-    pub(super) fn handle_task_message(&self, message: &weir::json::Object) -> bool {
+    pub(super) fn handle_task_message(&self, message: &weir_base::json::Object) -> bool {
         if text_of(message, "method") != TASK_STATUS_NOTIFICATION {
             return false;
         }

@@ -1,7 +1,7 @@
 //! Input requests of a simulated server.
 
-use weir::json::Object;
-use weir::mcp::kind::Kind;
+use weir_base::json::Object;
+use weir_mcp::kind::Kind;
 
 use super::Server;
 use crate::client::object;

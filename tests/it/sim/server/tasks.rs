@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir::mcp::kind::Kind;
+use weir_mcp::kind::Kind;
 
 use super::{Dice, InterceptedCalls, Server, number_of, proof};
 use crate::sim::fact::ServerEnd;

@@ -1,0 +1,7 @@
+//! Text and its framing: encodings, quoting, lines and server-sent events.
+
+pub mod hex;
+pub mod invisible_chars;
+pub mod line_codec;
+pub mod quote;
+pub mod sse;

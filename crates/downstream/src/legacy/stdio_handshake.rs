@@ -1,0 +1,125 @@
+//! Handshake of the client of `weir stdio`, read before it is served: upstream connections that
+//! exist for this client alone are opened with its capabilities.
+//!
+//! Invariant: every byte that is read here is read again when the client is served.
+
+use std::io::Cursor;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use weir_base::json::Object;
+use weir_mcp::call::CallContext;
+use weir_mcp::input_request::ClientFeatures;
+use weir_mcp::jsonrpc::Message;
+use weir_mcp::meta;
+use weir_mcp::revision::Revision;
+
+/// Reads a client's first message, of at most `limit` bytes. Returns the context that it declares,
+/// and the input from its beginning. Any other first message declares nothing.
+pub async fn read_handshake<R: AsyncRead + Unpin>(
+    mut input: R,
+    limit: usize,
+) -> (CallContext, impl AsyncRead + Unpin) {
+    let mut text = BytesMut::new();
+    let mut line = None;
+    while line.is_none() && text.len() <= limit {
+        line = match input.read_buf(&mut text).await {
+            Ok(1..) => text.iter().position(|byte| *byte == b'\n'),
+            // The last line may lack a line feed.
+            Ok(0) | Err(_) => Some(text.len()),
+        };
+    }
+    let text = text.freeze();
+    let context = line.and_then(|end| parse_context(text.slice(..end)));
+    let context = context.unwrap_or_else(|| CallContext::without_features(Revision::NEWEST_LEGACY));
+    (context, Cursor::new(text).chain(input))
+}
+
+/// Copies an object that the client declares about itself, so that the rest of the message is not
+/// kept in memory with it. The error text may be sent to the client.
+pub(crate) fn copy_declared(params: &Object, member: &str) -> Result<Option<Bytes>, String> {
+    let Some(declared) = params.get_object(member) else { return Ok(None) };
+    let declared = declared.to_bytes();
+    if declared.len() > MAX_DECLARED_BYTES {
+        return Err(format!("`{member}` may have at most {MAX_DECLARED_BYTES} bytes"));
+    }
+    Ok(Some(Bytes::copy_from_slice(&declared)))
+}
+
+/// Size limit of a client's declaration: enough for one or two icons.
+const MAX_DECLARED_BYTES: usize = 64 * 1024;
+
+fn parse_context(message: Bytes) -> Option<CallContext> {
+    let Ok(Message::Request(request)) = Message::parse(message) else { return None };
+    let meta_object = request.params.get_object("_meta").unwrap_or_default();
+    let (capabilities, revision) = match meta_object.get_object(meta::CLIENT_CAPABILITIES) {
+        Some(capabilities) => (capabilities, Revision::NEWEST),
+        None => {
+            let version = request.params.get_string("protocolVersion");
+            let revision = version.and_then(|version| version.parse().ok());
+            let capabilities = request.params.get_object("capabilities")?;
+            (capabilities, revision.unwrap_or(Revision::NEWEST_LEGACY))
+        }
+    };
+    Some(CallContext {
+        features: ClientFeatures::read(&capabilities).within(revision),
+        capabilities: Object::to_bytes(&capabilities),
+        ..CallContext::without_features(revision)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::legacy::stdio_handshake::*;
+
+    async fn read(text: &'static str) -> (ClientFeatures, Bytes, String) {
+        let (context, mut input) = read_handshake(text.as_bytes(), 1_000).await;
+        let mut rest = String::new();
+        input.read_to_string(&mut rest).await.expect("text");
+        (context.features, context.capabilities, rest)
+    }
+
+    #[tokio::test]
+    async fn what_the_first_message_declares_is_known_and_nothing_is_lost() {
+        let roots = ClientFeatures { roots: true, ..ClientFeatures::default() };
+        let form = ClientFeatures { form: true, ..ClientFeatures::default() };
+        let none = ClientFeatures::default();
+        for (text, expected, capabilities) in [
+            (
+                concat!(
+                    r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","#,
+                    r#""capabilities":{"roots":{}}}}"#,
+                    "\nmore"
+                ),
+                roots,
+                r#"{"roots":{}}"#,
+            ),
+            (
+                concat!(
+                    r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2024-11-05","#,
+                    r#""capabilities":{"roots":{},"elicitation":{}}}}"#,
+                    "\n"
+                ),
+                roots,
+                r#"{"roots":{},"elicitation":{}}"#,
+            ),
+            (
+                concat!(
+                    r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"#,
+                    r#""io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}}}}}}"#,
+                    "\n"
+                ),
+                form,
+                r#"{"elicitation":{"form":{}}}"#,
+            ),
+            ("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n{}\n", none, "{}"),
+            ("no message\n", none, "{}"),
+            ("no line", none, "{}"),
+            ("", none, "{}"),
+        ] {
+            let expected = (expected, Bytes::from_static(capabilities.as_bytes()), text.to_owned());
+            assert_eq!(read(text).await, expected);
+        }
+    }
+}

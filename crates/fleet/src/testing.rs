@@ -1,0 +1,25 @@
+//! Settings of replicas in tests.
+
+use std::time::Duration;
+
+use crate::{FleetSettings, OnStoreDown, StoreKind, StoreLogin, StoreSettings};
+
+impl FleetSettings {
+    /// Creates the settings of a replica in tests, whose store is away.
+    pub fn of_member(member: &str) -> Self {
+        Self {
+            name: "weir".to_owned(),
+            member: member.to_owned(),
+            address: "127.0.0.1:1".to_owned(),
+            store: StoreSettings {
+                urls: Vec::new(),
+                kind: StoreKind::Server,
+                login: StoreLogin::default(),
+                ca: None,
+                timeout: Duration::from_millis(50),
+            },
+            on_store_down: OnStoreDown::Share,
+            expected_replicas: 3,
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Notes that outlive a sign-in: the authorization server to which the credentials of a client
+//! belong, and the sign-in that ran out.
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::sign_in_record::{BoundClient, SignInNumber};
+
+/// Notes about the sign-ins to one upstream.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SignInNotes {
+    /// Issuers that have issued a token for the credentials of these clients (spec 2026-07-28,
+    /// authorization, authorization server binding).
+    #[serde(default, deserialize_with = "bound_clients")]
+    pub(crate) bound: Vec<BoundClient>,
+    /// Sign-in that the authorization server has ended: its user has not signed out.
+    pub(crate) ran_out: Option<SignInNumber>,
+}
+
+/// Reads a list. Earlier versions have noted one client, or null for none.
+fn bound_clients<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<BoundClient>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        All(Vec<BoundClient>),
+        One(Option<BoundClient>),
+    }
+    Ok(match Written::deserialize(deserializer)? {
+        Written::All(all) => all,
+        Written::One(one) => one.into_iter().collect(),
+    })
+}

@@ -1,0 +1,359 @@
+//! Public handle of an upstream: lists, calls and subscriptions.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::connect::Connect;
+use super::input_requests::InputBudget;
+use super::subscriptions::{Subscribed, Subscriber, SubscriptionRegistry};
+use super::supervisor::{FaultReport, Supervisor};
+use super::{
+    ConnectionStatus, Error, ListChangeCounts, Listing, Settings, Sharing, UpstreamReport,
+    UpstreamSource,
+};
+use crate::call_metrics::CallMetrics;
+use crate::health::health_state::UpstreamHealth;
+use crate::health::keyed_backoff::KeyedBackoff;
+use crate::health::on_demand::OnDemand;
+use crate::health::status_report::State;
+use crate::input_requests::MAX_SUSPENDED;
+use crate::session::connection::UpstreamConnection;
+use crate::session::connector::Connector;
+use crate::session::session_pool::SessionPool;
+use crate::supervisor::library_upstream;
+use crate::supervisor::state_publisher::StatePublisher;
+use weir_base::memory::memory_budget::{BufferLimit, MemoryBudget};
+use weir_base::metrics::Gauge;
+use weir_mcp::call::QuotaOwner;
+use weir_mcp::kind::Kind;
+use weir_mcp::name::UpstreamName;
+use weir_mcp::resource_updates::PendingResourceUpdates;
+use weir_mcp::revision::Era;
+use weir_mcp::task::FollowedTask;
+use weir_oauth::{Account, SignInNumber, TokenOutcome};
+
+/// Fault reports queued for the supervisor. A report that does not fit is dropped: one about the
+/// same connection is already queued.
+const MAX_FAULT_REPORTS: usize = 16;
+
+/// Handle to an upstream and the task that keeps it connected. Cheap to clone.
+#[derive(Clone)]
+pub struct Upstream {
+    pub(super) shared: Arc<Shared>,
+}
+
+pub(super) struct Shared {
+    pub(super) settings: Arc<Settings>,
+    /// Main connection, while there is one.
+    pub(super) connection: watch::Receiver<Option<UpstreamConnection>>,
+    /// Additional sessions.
+    pub(super) session_pool: Arc<SessionPool>,
+    pub(super) status: watch::Receiver<ConnectionStatus>,
+    pub(super) changes: watch::Receiver<ListChangeCounts>,
+    pub(super) fault_reports: mpsc::Sender<FaultReport>,
+    /// Resource and task subscriptions of clients.
+    pub(super) subscriptions: Arc<SubscriptionRegistry>,
+    /// Permits of the calls in flight.
+    pub(super) permits: Arc<Semaphore>,
+    pub(super) waiting: Arc<Gauge>,
+    pub(super) health: Arc<UpstreamHealth>,
+    /// Account at the upstream, if it needs one.
+    pub(super) account: Option<Arc<Account>>,
+    /// Memory budget of its messages.
+    pub(super) budget: MemoryBudget,
+    /// Users of an on-demand upstream.
+    pub(super) on_demand: Arc<OnDemand>,
+    /// Slots of the calls that wait for client input.
+    pub(super) suspended_slots: Arc<Semaphore>,
+    /// Byte budget of their input requests.
+    pub(super) input_budget: InputBudget,
+    /// Tracker of the tasks in which suspended calls run.
+    pub(super) tracker: TaskTracker,
+    pub(super) stop: CancellationToken,
+    pub(super) calls: CallMetrics,
+}
+
+/// The last handle is gone and no call is in flight: the supervisor stops.
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Upstream {
+    /// Starts the task that keeps the upstream connected until `stop` fires, or until the last
+    /// handle is dropped and no call is in flight. An on-demand upstream is not started yet. Its
+    /// messages count against `budget`.
+    pub fn start(
+        settings: Settings,
+        connect: Arc<dyn Connect>,
+        budget: &MemoryBudget,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) -> Self {
+        Self::start_after(None, settings, connect, budget, tasks, &stop)
+    }
+
+    /// Starts an upstream that replaces `before`, an earlier one of this name, and takes over its
+    /// clients' subscriptions.
+    pub fn start_after(
+        before: Option<&Self>,
+        settings: Settings,
+        connect: Arc<dyn Connect>,
+        budget: &MemoryBudget,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> Self {
+        let (settings, stop) = (Arc::new(settings), stop.child_token());
+        let (connection_sender, connection) = watch::channel(None);
+        let on_demand = OnDemand::new(&settings);
+        let first =
+            if on_demand.is_lazy { ConnectionStatus::Asleep } else { ConnectionStatus::Starting };
+        let (status_sender, status) = watch::channel(first);
+        let (change_sender, changes) = watch::channel(ListChangeCounts::default());
+        let (fault_reports, fault_receiver) = mpsc::channel(MAX_FAULT_REPORTS);
+        let health = UpstreamHealth::new(settings.name.clone(), settings.breaker);
+        let connector = Arc::new(Connector::new(
+            Arc::clone(&settings),
+            connect,
+            Arc::clone(&health),
+            budget.clone(),
+            tasks.clone(),
+        ));
+        let account = connector.account.clone();
+        if let (Some(account), Some(before)) =
+            (&account, before.and_then(|before| before.shared.account.as_ref()))
+        {
+            account.succeed(before);
+        }
+        let session_pool =
+            SessionPool::new(Arc::clone(&settings), Arc::clone(&connector), change_sender.clone());
+        let subscriptions = match before {
+            Some(before) => Arc::clone(&before.shared.subscriptions),
+            None => SubscriptionRegistry::new(settings.name.clone()),
+        };
+        let state = StatePublisher {
+            name: settings.name.clone(),
+            connection: connection_sender,
+            status: status_sender,
+            changes: change_sender,
+            health: Arc::clone(&health),
+        };
+        if let UpstreamSource::Library { dir } = &settings.source {
+            let library_task = library_upstream::LibraryTask {
+                dir: dir.clone(),
+                retry: settings.retry,
+                state,
+                tracker: tasks.clone(),
+            };
+            tasks.spawn(library_task.run(stop.clone()));
+        } else {
+            let supervisor = Supervisor {
+                settings: Arc::clone(&settings),
+                connector,
+                session_pool: Arc::clone(&session_pool),
+                state,
+                subscriptions: Arc::clone(&subscriptions),
+                on_demand: Arc::clone(&on_demand),
+                fault_reports: fault_receiver,
+                give_ups: Arc::new(KeyedBackoff::new(settings.retry)),
+                epoch: 0,
+                detected: None,
+            };
+            tasks.spawn(supervisor.run(stop.clone()));
+        }
+        let permits = Arc::new(Semaphore::new(settings.limits.concurrency));
+        let shared = Shared {
+            settings,
+            connection,
+            session_pool,
+            status,
+            changes,
+            fault_reports,
+            subscriptions,
+            permits,
+            waiting: Arc::default(),
+            health,
+            account,
+            budget: budget.clone(),
+            on_demand,
+            suspended_slots: Arc::new(Semaphore::new(MAX_SUSPENDED)),
+            input_budget: InputBudget::new(),
+            tracker: tasks.clone(),
+            stop,
+            calls: CallMetrics::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Configured name of the upstream.
+    pub fn name(&self) -> &UpstreamName {
+        &self.shared.settings.name
+    }
+
+    /// Whether both handles refer to one upstream, not only to one name.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// Token that stops the upstream, even if handles remain.
+    pub fn stop_token(&self) -> CancellationToken {
+        self.shared.stop.clone()
+    }
+
+    /// Counters and durations of its calls.
+    pub fn call_metrics(&self) -> &CallMetrics {
+        &self.shared.calls
+    }
+
+    /// Settings that the upstream was started with.
+    pub fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
+    /// Time at which Weir's certificate for the server expires, if it has one.
+    pub fn certificate_expiry(&self) -> Option<SystemTime> {
+        match self.shared.settings.server() {
+            UpstreamSource::Http { egress, .. } => egress.certificate_expiry(),
+            _ => None,
+        }
+    }
+
+    /// Size limit of one response, and the memory budget that it counts against.
+    pub fn response_limit(&self) -> BufferLimit {
+        let limit = self.shared.settings.limits.max_message;
+        BufferLimit { limit, budget: self.shared.budget.clone() }
+    }
+
+    /// Watches the connection status.
+    pub fn status(&self) -> watch::Receiver<ConnectionStatus> {
+        self.shared.status.clone()
+    }
+
+    /// Watches the outcome of requests for access tokens; `None` if the upstream needs none.
+    pub fn token_outcomes(&self) -> Option<watch::Receiver<TokenOutcome>> {
+        self.shared.account.as_ref().map(|account| account.outcomes())
+    }
+
+    /// Whether users sign in to the upstream.
+    pub fn is_signed_in_to(&self) -> bool {
+        self.shared.account.as_ref().is_some_and(|account| account.is_of_user())
+    }
+
+    /// Sign-in whose account is used; `None` if a user has to sign in, and has not done so or has
+    /// signed out. An upstream without users has always the same.
+    pub fn sign_in(&self) -> Option<SignInNumber> {
+        match &self.shared.account {
+            Some(account) => account.sign_in(),
+            None => Some(SignInNumber::default()),
+        }
+    }
+
+    /// Waits until another sign-in than this one is used, and returns it. Cancel-safe.
+    pub async fn sign_in_other_than(&self, known: Option<SignInNumber>) -> Option<SignInNumber> {
+        match &self.shared.account {
+            Some(account) => account.sign_in_other_than(known).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Builds a full status report.
+    pub fn report(&self) -> UpstreamReport {
+        let shared = &*self.shared;
+        let (all, free) = (shared.settings.limits.concurrency, shared.permits.available_permits());
+        let waiting = shared.waiting.read() as usize;
+        let status = shared.status.borrow().clone();
+        let mut report = shared.health.report(&status, all.saturating_sub(free), waiting);
+        let account = shared.account.as_ref().filter(|_| report.state != State::Asleep);
+        if let Some(reason) = account.and_then(|account| account.sign_in_needed()) {
+            (report.state, report.reason) = (State::NeedsSignIn, Some(reason));
+        }
+        report
+    }
+
+    /// Last lines that the child process wrote to standard error, at most `lines`, oldest first.
+    /// Each is bounded and free of control characters. Empty for an upstream without a process.
+    pub fn stderr_tail(&self, lines: usize) -> Vec<String> {
+        self.shared.health.stderr_tail(lines)
+    }
+
+    /// End of the circuit breaker's open period, if the breaker is open.
+    pub fn breaker_open_until(&self) -> Option<Instant> {
+        self.shared.health.breaker_open_until()
+    }
+
+    /// Watches the number of `list_changed` notifications per topic.
+    pub fn changes(&self) -> watch::Receiver<ListChangeCounts> {
+        self.shared.changes.clone()
+    }
+
+    /// Lists a kind through all pages. A stopped on-demand upstream is not started. A kind that the
+    /// upstream does not declare gives an empty list, without a request.
+    pub async fn list(&self, kind: Kind) -> Result<Listing, Error> {
+        let settings = &self.shared.settings;
+        let _held = self.shared.on_demand.begin_passive();
+        if !self.connection()?.about().has(kind.topic()) {
+            return Ok(Listing::default());
+        }
+        let mut guard = self.shared.health.begin()?;
+        let listed = self.with_connection(None, |connection| async move {
+            if !connection.about().has(kind.topic()) {
+                return Ok(Listing::default());
+            }
+            connection.list(kind, settings).await
+        });
+        match listed.await {
+            Ok((listing, _)) => {
+                guard.responded();
+                Ok(listing)
+            }
+            Err(failed) => {
+                guard.failed(&failed);
+                Err(failed.error)
+            }
+        }
+    }
+
+    /// Subscribes a client to a resource until the returned subscription is dropped; until then its
+    /// updates are marked in `dirty`. Waits for the server's acceptance if the URI is not
+    /// subscribed yet.
+    pub async fn subscribe(
+        &self,
+        uri: &str,
+        dirty: &PendingResourceUpdates,
+        owner: &QuotaOwner,
+    ) -> Result<Subscribed, Error> {
+        let usage = self.acquire_usage().await;
+        if !self.connection()?.about().capabilities.subscribe {
+            return Ok(Subscribed::Refused(None));
+        }
+        self.shared.subscriptions.join(uri, Subscriber::Resource(dirty.clone()), owner, usage).await
+    }
+
+    /// Subscribes a client to a modern task, by the upstream's own id, until the returned
+    /// subscription is dropped. Waits for the server's acceptance if the task is not subscribed
+    /// yet. Refused for an upstream with a process per client: only that process knows the task.
+    pub async fn follow_task(
+        &self,
+        own: &str,
+        task: FollowedTask,
+        owner: &QuotaOwner,
+    ) -> Result<Subscribed, Error> {
+        let usage = self.acquire_usage().await;
+        let connection = self.connection()?;
+        let about = connection.about();
+        let supports_tasks = about.era() == Era::Modern && about.capabilities.has_tasks();
+        let shares_tasks = !matches!(self.shared.settings.sharing, Sharing::Client);
+        let scope = connection.scope_of_tasks(task.scope);
+        let Some(scope) = scope.filter(|_| supports_tasks && shares_tasks) else {
+            return Ok(Subscribed::Refused(None));
+        };
+        let subscriber = Subscriber::Task(FollowedTask { scope, ..task });
+        self.shared.subscriptions.task_registry().join(own, subscriber, owner, usage).await
+    }
+}
