@@ -278,7 +278,11 @@ async fn a_real_server_of_the_older_transport_is_found_used_and_found_again() {
 async fn a_real_server_that_is_restarted_several_times_serves_the_next_call() {
     let (port, ready) = (free_port(), "listening on port");
     let mut server = everything_on(port, "streamableHttp", ready).await;
-    let fleet = Fleet::new(&format!("[upstreams.real]\nurl = \"http://127.0.0.1:{port}/mcp\"\n"));
+    // A session that is given up soon after another one waits for the end of a pause: none here.
+    let fleet = Fleet::new(&format!(
+        "[upstreams.real]\nurl = \"http://127.0.0.1:{port}/mcp\"\n\
+         retry = {{ backoff = \"10ms\", max_backoff = \"10ms\" }}\n"
+    ));
     let mut served = fleet.serve().await;
     served.log.logged("upstream listed", "real").await;
     let listener = Listener::default();

@@ -149,6 +149,28 @@ fn packages_come_from_the_table_of_the_workspace() {
     fail_if_any(&problems);
 }
 
+/// A feature of a dependency would be in the program as well.
+#[test]
+fn only_tests_use_what_is_for_tests_of_other_crates() {
+    let mut problems = Vec::new();
+    for one in crates() {
+        let manifest = manifest(one.manifest());
+        let of_tests = |entry: &toml::Value| {
+            let features = entry.get("features").and_then(toml::Value::as_array);
+            features.is_some_and(|all| all.iter().any(|one| one.as_str() == Some("testing")))
+        };
+        let entries = table(&manifest, "dependencies").into_iter().flatten();
+        let found = entries.filter(|(_, entry)| of_tests(entry));
+        problems.extend(found.map(|(name, _)| format!("{} has `testing` of {name}", one.name)));
+        let features = table(&manifest, "features").into_iter().flatten();
+        let others = features.filter(|(name, of)| {
+            *name != "testing" || of.as_array().is_none_or(|of| !of.is_empty())
+        });
+        problems.extend(others.map(|(name, _)| format!("{} has a feature {name}", one.name)));
+    }
+    fail_if_any(&problems);
+}
+
 #[test]
 fn every_crate_has_the_lints_of_the_workspace() {
     let without = crates().into_iter().filter(|one| {
