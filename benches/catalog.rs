@@ -6,36 +6,17 @@ use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use weir_access::catalog::{Catalog, Cursor, ExportRules, Filter, ListSnapshot, Settings};
+use weir_access::policy::role::Role;
 use weir_mcp::definition::downgrade::DefinitionForm;
 use weir_mcp::definition::item::Item;
 use weir_mcp::kind::Kind;
 use weir_mcp::name::{Naming, UpstreamName};
 use weir_mcp::pattern::AllowDeny;
-use weir_mcp::uri::CanonicalUri;
 
 /// A role with one rule, so that every item is matched against a pattern.
-struct Role(AllowDeny);
-
-impl Filter for Role {
-    fn allows(&self, _kind: Kind, upstream: &UpstreamName, key: &str) -> bool {
-        self.0.allow(&format!("{upstream}/{key}"))
-    }
-
-    fn allows_uri(&self, upstream: &UpstreamName, uri: &CanonicalUri<'_>) -> bool {
-        self.0.decide_uri(&format!("{upstream}/"), uri).allows()
-    }
-
-    fn resources(&self) -> &AllowDeny {
-        &self.0
-    }
-
-    fn reaches(&self, _upstream: &UpstreamName) -> bool {
-        true
-    }
-}
-
 fn role() -> Arc<dyn Filter> {
-    Arc::new(Role(AllowDeny::new(&["*"], &["hub/secret_*"])))
+    let rules = || AllowDeny::new(&["*"], &["hub/secret_*"]);
+    Arc::new(Role { prompts: rules(), tools: rules(), resources: rules() })
 }
 
 fn name(text: &str) -> UpstreamName {

@@ -87,11 +87,10 @@ fn fmt() -> Outcome {
 }
 
 fn clippy() -> Outcome {
-    let mut command = step::cargo(&["clippy", "--quiet", "--all-targets", "--package", "xtask"]);
-    step::run("clippy", {
-        command.args(DEFAULT_MEMBERS).args(["--", "-D", "warnings"]);
-        command
-    })
+    // The fuzzer has dependencies of its own, which nothing else of a day builds.
+    let packages = ["--workspace", "--exclude", "weir-fuzz"];
+    let (begin, end) = (["clippy", "--quiet", "--all-targets"], ["--", "-D", "warnings"]);
+    step::run("clippy", step::cargo(&[&begin[..], &packages, &end].concat()))
 }
 
 /// The benchmark harness is a package with a lock file of its own.
@@ -122,10 +121,6 @@ fn own_tests() -> Outcome {
     step::run("xtask tests", step::cargo(&["test", "--package", "xtask"]))
 }
 
-/// The packages that cargo selects without an option. If fewer were selected, their dependencies
-/// would have fewer features, and all would be built again.
-const DEFAULT_MEMBERS: [&str; 5] = ["--workspace", "--exclude", "weir-fuzz", "--exclude", "xtask"];
-
 /// Test binary and the folder of its package.
 #[derive(Debug, PartialEq, Eq)]
 struct Binary {
@@ -140,6 +135,8 @@ fn build(suites: &[Suite]) -> (Vec<Outcome>, BTreeMap<String, Vec<Binary>>) {
         return (Vec::new(), BTreeMap::new());
     }
     let examples = step::run("build examples", step::cargo(&["build", "--examples"]));
+    // Of all default members, as `./dev run` builds them: if fewer were selected, the dependencies
+    // would have fewer features, and all would be built again.
     let mut command = step::cargo(&["test", "--no-run"]);
     for suite in suites {
         match suite.name {

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use weir_access::catalog::{Catalog, ExportRules, Filter, ListSnapshot, RoleView, Settings};
+use weir_access::policy::role::Role;
 use weir_base::json::MemberExtractor;
 use weir_base::text::sse::{self, SseDecoder};
 use weir_mcp::definition::downgrade::DefinitionForm;
@@ -21,7 +22,6 @@ use weir_mcp::jsonrpc::{Id, Message, write_result};
 use weir_mcp::kind::Kind;
 use weir_mcp::name::{Naming, UpstreamName};
 use weir_mcp::pattern::AllowDeny;
-use weir_mcp::uri::CanonicalUri;
 
 use bytes::Bytes;
 
@@ -142,27 +142,7 @@ fn view() -> Arc<RoleView> {
             ListSnapshot { items, fresh_until: None, is_private: false, cut: None },
         );
     }
-    let role: Arc<dyn Filter> = Arc::new(Role(AllowDeny::new(&["*"], &["hub/secret_*"])));
+    let tools = AllowDeny::new(&["*"], &["hub/secret_*"]);
+    let role: Arc<dyn Filter> = Arc::new(Role { tools, ..Role::default() });
     catalog.view("role", &role).borrow().clone()
-}
-
-/// A role with one rule.
-struct Role(AllowDeny);
-
-impl Filter for Role {
-    fn allows(&self, _kind: Kind, upstream: &UpstreamName, key: &str) -> bool {
-        self.0.allow(&format!("{upstream}/{key}"))
-    }
-
-    fn allows_uri(&self, upstream: &UpstreamName, uri: &CanonicalUri<'_>) -> bool {
-        self.0.decide_uri(&format!("{upstream}/"), uri).allows()
-    }
-
-    fn resources(&self) -> &AllowDeny {
-        &self.0
-    }
-
-    fn reaches(&self, _upstream: &UpstreamName) -> bool {
-        true
-    }
 }
