@@ -1,4 +1,5 @@
-//! Access: who may see and use what.
+//! Access: who may see and use what. A catalog of items, checks of content, approved definitions,
+//! and the policy, which do not know each other.
 
 #![cfg_attr(
     test,

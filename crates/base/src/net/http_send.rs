@@ -1,5 +1,5 @@
-//! Single HTTP requests to servers, without a connector, proxies or TLS: the crate
-//! that has those implements it.
+//! HTTP client for single requests, as a trait: the crate with connections, proxies and TLS
+//! implements it.
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
