@@ -177,6 +177,7 @@ fn handle_parse_error(message: &clap::Error, json: bool) -> Result<(), Failure> 
 
 fn run_command(command: Command, json: bool) -> Result<(), Failure> {
     let is_service = matches!(command, Command::Serve(_) | Command::Stdio(_));
+    server::fd_limit::check_available()?;
     server::thread_check::check_available()?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.enable_all().thread_keep_alive(IDLE_THREAD).build();
