@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use weir_fleet::ListsElsewhere;
-use weir_gateway::ClientNotification;
+use weir_gateway::{ClientNotification, ClientNotifications, Subscriptions};
 use weir_mcp::kind::{Kind, ListTopic};
 use weir_mcp::revision::Revision;
 
@@ -109,8 +109,8 @@ async fn a_change_is_told_once_more_when_other_processes_have_followed_it_within
     let client = world.client_context("ann");
     let (elsewhere, lists) = watch::channel(ListsElsewhere::default());
     let follow = |digest, are_same| _ = elsewhere.send_replace(ListsElsewhere { digest, are_same });
-    let subscriptions = client.subscriptions(client.client_handle());
-    let notifications = client.listen(&subscriptions, Revision::NEWEST);
+    let subscriptions = Subscriptions::new(&client, client.client_handle());
+    let notifications = ClientNotifications::new(&client, &subscriptions, Revision::NEWEST);
     let mut notifications = notifications.with_lists_elsewhere(lists);
     let mut next = async || tokio::time::timeout(SILENCE, notifications.next()).await;
     follow(1, false);

@@ -28,8 +28,8 @@ use weir_access::catalog::RoleView;
 use weir_base::json::Object;
 use weir_base::memory::memory_budget::BufferLimit;
 use weir_gateway::{
-    Admission, ClientContext, ClientNotifications, Error, RequestStatus, SubscribeOutcome,
-    Subscriptions,
+    Admission, ClientContext, ClientNotifications, Error, PreparedRequest, RequestStatus,
+    SubscribeOutcome, Subscriptions,
 };
 use weir_mcp as mcp;
 use weir_mcp::call::{
@@ -88,7 +88,7 @@ impl LegacyClient {
         LegacyConnection { handle, in_flight, client_requests }: LegacyConnection,
     ) -> Self {
         let handle = handle.owned_by(client.quota_owner());
-        let subscriptions = client.subscriptions(handle.clone());
+        let subscriptions = Subscriptions::new(&client, handle.clone());
         let context = CallContext {
             revision,
             info,
@@ -118,7 +118,7 @@ impl LegacyClient {
         let (client, subscriptions) = (client.clone(), Arc::clone(&self.subscriptions));
         let end = self.context.client.gone.clone();
         async move {
-            let restoring = uris.iter().map(|uri| client.restore_subscription(&subscriptions, uri));
+            let restoring = uris.iter().map(|uri| subscriptions.restore(&client, uri));
             let _: Option<Vec<()>> = end.run_until_cancelled(join_all(restoring)).await;
         }
     }
@@ -135,7 +135,7 @@ impl LegacyClient {
 
     /// Returns the notifications for the session, as the client may receive them.
     pub(super) fn notifications(&self, client: &ClientContext) -> ClientNotifications {
-        client.listen(&self.subscriptions, self.context.revision)
+        ClientNotifications::new(client, &self.subscriptions, self.context.revision)
     }
 }
 
@@ -184,7 +184,7 @@ fn negotiate(
     params: &Object,
     connection: LegacyConnection,
 ) -> Result<(LegacyClient, Object), ErrorResponse> {
-    let _permit = client.try_admit(INITIALIZE).map_err(refuse)?;
+    let _permit = Admission::try_acquire(client, INITIALIZE).map_err(refuse)?;
     let requested = params
         .get_string("protocolVersion")
         .ok_or_else(|| invalid_params("`protocolVersion` must be a string"))?;
@@ -235,7 +235,7 @@ pub(super) fn handle_uninitialized(
     hint: &str,
 ) -> ClientResponse {
     let Request { id, method, .. } = request;
-    if let Err(error) = client.try_admit(method) {
+    if let Err(error) = Admission::try_acquire(client, method) {
         return ClientResponse::refused(Some(id), &refuse(error));
     }
     if &**method == "ping" {
@@ -303,7 +303,7 @@ pub(super) fn serve(
 impl LegacyRequest {
     async fn respond(&mut self, mode: ResponseMode) -> Result<ClientResponse, ErrorResponse> {
         let RequestParts { client, method, params, .. } = &self.parts;
-        let admitted = client.admit(self.context.revision, method, params).await;
+        let admitted = Admission::acquire(client, self.context.revision, method, params).await;
         let mut admission = admitted.map_err(refuse)?;
         let response = self.handle(&mut admission).await?;
         Ok(match mode.is_streamed() {
@@ -374,10 +374,10 @@ impl LegacyRequest {
         let RequestParts { client, id, buffer_limit, .. } = &self.parts;
         let request = ItemRequest::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
         let key = request.key.clone();
-        let item = client.resolve(admission, &request, self.context.revision).await;
-        let item = item.map_err(refuse)?;
-        let mut outcome =
-            client.call(admission, item, request, Box::new(self.context.clone())).await;
+        let item = admission.resolve(client, &request, self.context.revision).await;
+        let prepared = PreparedRequest::check(client, item.map_err(refuse)?, request);
+        let prepared = prepared.map_err(refuse)?;
+        let mut outcome = prepared.send(admission, Box::new(self.context.clone())).await;
         let upstream_response = loop {
             match outcome.map_err(refuse)? {
                 CallOutcome::Response(upstream_response) => break upstream_response,
@@ -412,7 +412,7 @@ impl LegacyRequest {
         if &**method == UNSUBSCRIBE {
             return Ok(ClientResponse::result(id, b"{}"));
         }
-        let subscribed = client.subscribe(admission, &self.subscriptions, &uri).await;
+        let subscribed = self.subscriptions.subscribe(client, admission, &uri).await;
         match subscribed.map_err(refuse)? {
             SubscribeOutcome::Accepted => Ok(ClientResponse::result(id, b"{}")),
             // The existence of an unlisted resource must not be revealed.

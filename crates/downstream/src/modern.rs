@@ -26,7 +26,7 @@ pub(super) use remote_tasks::RemoteTasks;
 use weir_access::catalog::RoleView;
 use weir_base::json::{self, Object};
 use weir_base::memory::memory_budget::BufferLimit;
-use weir_gateway::{Admission, ClientContext, Error, PendingInput};
+use weir_gateway::{Admission, ClientContext, Error, PendingInput, send_in_rounds};
 use weir_mcp as mcp;
 use weir_mcp::call::{
     CallContext, CallOutcome, CancelReason, ItemRequest, Method, Payload, ResponseOutcome,
@@ -119,7 +119,7 @@ pub(super) fn serve(
     let RequestContext { revision, meta, capabilities, param_headers, cancel_reason } = context;
     let (versions, buffer_limit) = (&state.settings.versions, &state.settings.buffer_limit);
     let parts = RequestParts::begin(client, revision, request, buffer_limit);
-    let admit = || client.try_admit(&parts.method).map_err(refuse);
+    let admit = || Admission::try_acquire(client, &parts.method).map_err(refuse);
     match &*parts.method {
         DISCOVER => {
             let admitted = admit();
@@ -232,7 +232,7 @@ impl ModernRequest {
         mode: ResponseMode,
     ) -> Option<ClientResponse> {
         let RequestParts { client, method, params, .. } = &self.parts;
-        let response = match client.admit(context.revision, method, params).await {
+        let response = match Admission::acquire(client, context.revision, method, params).await {
             Ok(mut admission) => {
                 let response = self.handle(&mut admission, context).await;
                 response.map(|response| response.with_permit(admission.into_permit()))
@@ -301,14 +301,14 @@ impl ModernRequest {
         let params = std::mem::take(&mut self.parts.params);
         let RequestParts { client, id, buffer_limit, .. } = &self.parts;
         let request = ItemRequest::parse(method, params).map_err(|bad| invalid_params(&bad.0))?;
-        let item = client.resolve(admission, &request, context.revision).await;
+        let item = admission.resolve(client, &request, context.revision).await;
         let item = item.map_err(refuse)?;
         let declared = item.param_headers.as_ref().filter(|_| method == Method::CallTool);
         if let (Some(headers), Some(mirror)) = (&mut context.param_headers, declared) {
             headers::check_params(headers, mirror, &request.params)?;
         }
         let key = request.key.clone();
-        let outcome = client.call_with_round_trips(admission, item, request, context).await;
+        let outcome = send_in_rounds(client, admission, item, request, context).await;
         let upstream_response = match outcome.map_err(refuse)? {
             CallOutcome::Response(upstream_response) => upstream_response,
             CallOutcome::InputRequired(PendingInput { input_requests, state }) => {

@@ -69,7 +69,7 @@ impl RequestParts {
         refuse: fn(Error) -> ErrorResponse,
     ) -> Result<ListPage, ErrorResponse> {
         let cursor = results::cursor(&self.params)?;
-        let page = self.client.list(admission, kind, cursor.as_deref(), form).await;
+        let page = admission.list(&self.client, kind, cursor.as_deref(), form).await;
         page.map_err(refuse)
     }
 }

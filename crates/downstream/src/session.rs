@@ -254,7 +254,7 @@ impl Sessions {
             sealed_by,
             is_moved: AtomicBool::new(false),
             former,
-            identity: Mutex::new(client.identity()),
+            identity: Mutex::new(ClientIdentity::of(client)),
             peer,
             event_store: Arc::new(EventStore::new(client.instance())),
             end_standalone: Mutex::new(end.child_token()),
@@ -319,7 +319,7 @@ impl Sessions {
             self.drop_session(&session);
             return None;
         }
-        *session.identity.lock() = client.identity();
+        *session.identity.lock() = ClientIdentity::of(client);
         Some(SessionGuard::new(session))
     }
 

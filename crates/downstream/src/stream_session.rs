@@ -26,7 +26,7 @@ use crate::limits::concurrency::{ConcurrencyPermit, Overloaded};
 use crate::response::audit_events::finish_event;
 use crate::response::results;
 use outbound::OutboundQueue;
-use weir_gateway::{ClientContext, ClientNotifications};
+use weir_gateway::{ClientContext, ClientIdentity, ClientNotifications};
 use weir_mcp::call::ClientHandle;
 use weir_mcp::jsonrpc::{self, Id, InvalidMessage, Message, Notification, Request, code};
 use weir_mcp::revision::Era;
@@ -170,7 +170,7 @@ impl StreamSession {
     pub(super) fn apply_new_config(&mut self) -> bool {
         if self.state_watch.has_changed().unwrap_or(false) {
             let state = Arc::clone(&self.state_watch.borrow_and_update());
-            match self.client.reauthenticate(&state.config) {
+            match ClientIdentity::reauthenticate(&self.client, &state.config) {
                 Ok(client) => (self.client, self.state) = (client, state),
                 Err(refusal) => {
                     let client = &self.client.principal().name;

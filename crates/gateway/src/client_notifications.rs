@@ -67,21 +67,21 @@ pub struct ClientNotifications {
     is_followed: [bool; 3],
 }
 
-impl ClientContext {
+impl ClientNotifications {
     /// Notifications from now on for a client of this revision: changes of its lists and of the
     /// resources that it subscribes to.
-    pub fn listen(
-        &self,
+    pub fn new(
+        client: &ClientContext,
         subscriptions: &Arc<Subscriptions>,
         revision: Revision,
-    ) -> ClientNotifications {
-        let mut view = self.view.clone();
+    ) -> Self {
+        let mut view = client.view.clone();
         let seen = Arc::clone(&view.borrow_and_update());
-        ClientNotifications {
+        Self {
             seen,
             view,
-            identity: self.identity(),
-            configs: self.gateway.current.subscribe(),
+            identity: ClientIdentity::of(client),
+            configs: client.gateway.current.subscribe(),
             subscriptions: Arc::clone(subscriptions),
             form: DefinitionForm::of(revision),
             has_changed: [false; 3],
@@ -92,9 +92,7 @@ impl ClientContext {
             is_followed: [false; 3],
         }
     }
-}
 
-impl ClientNotifications {
     /// Counts every list as changed: a client that was notified by another process may have missed
     /// a change.
     #[must_use]
@@ -113,7 +111,7 @@ impl ClientNotifications {
 
     /// Continues with a new context of the same client, without repeating notifications.
     pub fn switch_client(&mut self, client: &ClientContext) {
-        self.identity = client.identity();
+        self.identity = ClientIdentity::of(client);
         self.view = client.view.clone();
         self.subscriptions.update_view(client);
     }

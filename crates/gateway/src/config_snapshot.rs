@@ -9,14 +9,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use tokio_util::sync::CancellationToken;
-
-use super::{Gateway, Inspectors, RoleMetrics};
+use super::{Inspectors, RoleMetrics};
 use crate::last_lists::LastLists;
 use weir_access::catalog::Catalog;
-use weir_access::policy::Policy;
+use weir_access::policy::{Credentials, Policy};
 use weir_mcp::name::UpstreamName;
 use weir_mcp::revision::Era;
 use weir_upstream::{ConnectionStatus, Sharing, Upstream, UpstreamSource};
@@ -28,7 +26,7 @@ pub struct ConfigSnapshot {
     pub(super) policy: Policy,
     pub(super) catalog: Arc<Catalog>,
     pub(super) inspectors: Arc<Inspectors>,
-    entries: BTreeMap<UpstreamName, UpstreamEntry>,
+    pub(super) entries: BTreeMap<UpstreamName, UpstreamEntry>,
     /// Whether an upstream has a connection for each client.
     pub(super) has_own_connections: bool,
     /// Requests and refusals by role.
@@ -85,6 +83,11 @@ impl ConfigSnapshot {
         Self { number, policy, catalog, inspectors, entries, has_own_connections, role_metrics }
     }
 
+    /// The user that refused credentials name, of which nothing was verified.
+    pub fn claimed_user(&self, credentials: Credentials<'_>) -> Option<String> {
+        self.policy.claimed_user(credentials)
+    }
+
     /// Requests and refusals by role.
     pub fn role_metrics(&self) -> &RoleMetrics {
         &self.role_metrics
@@ -116,45 +119,6 @@ impl ConfigSnapshot {
     }
 }
 
-impl Gateway {
-    /// The current configuration.
-    pub fn config(&self) -> Arc<ConfigSnapshot> {
-        Arc::clone(&self.current.borrow())
-    }
-
-    /// Calls `read` with the current policy, catalog and inspectors, from which the next ones are
-    /// built.
-    pub fn rules<R>(&self, read: impl FnOnce(&Policy, &Catalog, &Inspectors) -> R) -> R {
-        let config = self.config();
-        read(&config.policy, &config.catalog, &config.inspectors)
-    }
-
-    /// Creates the next configuration. It takes effect with [`Gateway::replace`].
-    pub fn prepare(&self, parts: SnapshotParts) -> Arc<ConfigSnapshot> {
-        Arc::new(ConfigSnapshot::new(parts, Some(&self.config())))
-    }
-
-    /// Makes a configuration the current one: clients are authenticated under it from now on.
-    /// Removed upstreams are stopped when they have no request in flight, after `grace` at the
-    /// latest.
-    pub fn replace(&self, next: Arc<ConfigSnapshot>, grace: Duration) {
-        let before = self.current.send_replace(Arc::clone(&next));
-        for entry in next.entries.values().filter(|entry| !before.has(&entry.upstream)) {
-            self.spawn_refresher(&next, entry);
-        }
-        before.policy.stop_removed_providers(&next.policy);
-        for removed in before.upstreams().filter(|upstream| !next.has(upstream)) {
-            self.tracker.spawn(stop_after(removed.stop_token(), grace));
-        }
-    }
-
-    /// Starts the tasks of the first configuration.
-    pub(super) fn spawn_refreshers(&self) {
-        let config = self.config();
-        config.entries.values().for_each(|entry| self.spawn_refresher(&config, entry));
-    }
-}
-
 /// Whether two upstreams are the same server, whatever account is used: the same program in the
 /// same folder, the same URL, or the same folder of prompts.
 fn is_same_server(one: &Upstream, other: &Upstream) -> bool {
@@ -178,12 +142,5 @@ pub(super) fn era_of(upstream: &Upstream) -> Option<Era> {
     match &*upstream.status().borrow() {
         ConnectionStatus::Up(about) => Some(about.era()),
         _ => None,
-    }
-}
-
-/// Stops an upstream that has not stopped by itself within `grace`.
-async fn stop_after(stop: CancellationToken, grace: Duration) {
-    if tokio::time::timeout(grace, stop.cancelled()).await.is_err() {
-        stop.cancel();
     }
 }

@@ -2,9 +2,10 @@
 //! and the upstream that owns the item is called.
 //!
 //! The gateway connects the modules below it: the catalog does not depend on the policy, and
-//! neither depends on upstreams. A [`ClientContext`] comes only from the functions in
-//! `authentication.rs`, and an item only from the view of a `ClientContext`, so no step can be
-//! skipped in any revision or transport.
+//! neither depends on upstreams. A request takes these steps, each of which makes what the next one
+//! needs, so none can be skipped in any revision or transport: a [`ClientContext`] comes from
+//! authentication only, an [`Admission`] from the limits, a [`ResolvedItem`] from an admission and
+//! the view of the client, and a [`PreparedRequest`], the only one that is sent, from the guard.
 //!
 //! Does not know about transports, HTTP and JSON-RPC codes; of the eras it knows only what a
 //! response may contain.
@@ -18,65 +19,62 @@
     )
 )]
 
-mod audit_hooks;
+mod admission;
 mod authentication;
+mod call;
+mod client_context;
 mod client_notifications;
-mod completing;
+mod completion_filter;
 mod config_snapshot;
 mod error;
 mod last_lists;
 mod lists;
 mod metrics;
-mod request;
 mod response_checks;
-mod round_trips;
+mod rounds;
 mod startup;
 mod subscriptions;
 mod suspended;
 mod task_handles;
 
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::suspended::table::SuspendedRequests;
+pub use admission::{Admission, ListPage, ResolvedItem};
 pub use authentication::ClientIdentity;
-use authentication::{AuthMethod, ConnectionOrigin};
+use authentication::local_principal;
+pub use call::PreparedRequest;
+pub use client_context::ClientContext;
+use client_context::{AuthMethod, ConnectionOrigin};
 pub use client_notifications::{ClientNotification, ClientNotifications};
+use config_snapshot::UpstreamEntry;
 pub use config_snapshot::{ConfigSnapshot, SnapshotParts};
 pub use error::Error;
+use lists::list_refresher::ListRefresher;
 pub use metrics::{
     GatewayMetrics, LimitHits, RefusalReason, RequestStatus, RequestTimer, RoleMetrics,
 };
-pub use request::{Admission, ResolvedItem};
-pub use round_trips::PendingInput;
+pub use response_checks::SuspendedRequest;
+pub use rounds::{PendingInput, send_in_rounds};
 use startup::StartupBarrier;
 pub use subscriptions::{MAX_SUBSCRIPTIONS, SubscribeOutcome, Subscriptions};
-pub use suspended::SuspendedRequest;
+use suspended::SuspendedRequests;
 use task_handles::TaskHandleCodec;
-use weir_access::catalog::{self, Cursor, RoleView};
+pub use task_handles::{named_task_scope, task_scope};
+use weir_access::catalog::{self, Catalog};
 use weir_access::guard::{self, Guard};
 use weir_access::pins::{Change, Pins};
-use weir_access::policy::Principal;
-use weir_access::policy::limits::{LimitRequest, RemainingQuota};
+use weir_access::policy::{AuthAttempt, AuthError, Policy, Principal, UserSearch};
 use weir_base::net::http_send::HttpSend;
-use weir_base::secrets::sealing::{Instance, SealingKeys};
-use weir_mcp::call::{ClientHandle, QuotaOwner};
-use weir_mcp::definition::downgrade::DefinitionForm;
+use weir_base::secrets::sealing::SealingKeys;
 use weir_mcp::kind::Kind;
 use weir_mcp::name::UpstreamName;
-use weir_mcp::revision::Era;
-use weir_record::audit::AuditEvent;
 use weir_upstream::Upstream;
-
-/// Time to live of a list if no upstream gives a shorter one. Clients are notified of changes in
-/// any case.
-const LIST_TTL: Duration = Duration::from_secs(60);
 
 /// The running gateway: authenticates clients, resolves items and calls upstreams.
 ///
@@ -101,40 +99,6 @@ pub struct Inspectors {
     pub guard: Guard,
     /// Definition pinning: only approved definitions are published.
     pub pins: Pins,
-}
-
-/// An authenticated client, bound to one configuration. Cheap to clone.
-#[derive(Clone)]
-pub struct ClientContext {
-    gateway: Arc<Gateway>,
-    /// The configuration under which its request is processed from beginning to end.
-    config: Arc<ConfigSnapshot>,
-    principal: Principal,
-    auth_method: AuthMethod,
-    origin: ConnectionOrigin,
-    /// The view of its role, as it changes.
-    view: watch::Receiver<Arc<RoleView>>,
-    /// Whether its role hides nothing and it presented no credentials.
-    public: bool,
-    /// Whether rate limits apply.
-    is_limited: bool,
-    /// The audit event of its request.
-    audit_event: AuditEvent,
-}
-
-/// Page of a merged list, independent of the revision.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListPage {
-    /// The items as a JSON array.
-    pub items: Bytes,
-    /// Cursor of the next page; `None` on the last.
-    pub next_cursor: Option<String>,
-    /// Upstreams that are missing from the list and that this client could see.
-    pub partial: Vec<UpstreamName>,
-    /// Time to live of the page.
-    pub ttl: Duration,
-    /// Whether the page is the same for every client.
-    pub public: bool,
 }
 
 impl Gateway {
@@ -258,118 +222,124 @@ impl Gateway {
     }
 }
 
-impl ClientContext {
-    /// The authenticated principal.
-    pub fn principal(&self) -> &Principal {
-        &self.principal
+// === Configuration ===
+
+impl Gateway {
+    /// The current configuration.
+    pub fn config(&self) -> Arc<ConfigSnapshot> {
+        Arc::clone(&self.current.borrow())
     }
 
-    /// Remote address of its connection, if it comes over a network.
-    pub fn remote_ip(&self) -> Option<IpAddr> {
-        self.origin.from
+    /// Calls `read` with the current policy, catalog and inspectors, from which the next ones are
+    /// built.
+    pub fn rules<R>(&self, read: impl FnOnce(&Policy, &Catalog, &Inspectors) -> R) -> R {
+        let config = self.config();
+        read(&config.policy, &config.catalog, &config.inspectors)
     }
 
-    /// Handle for all clients of the principal, for transports without sessions.
-    pub fn client_handle(&self) -> ClientHandle {
-        ClientHandle::shared_by(self.quota_owner())
+    /// Creates the next configuration. It takes effect with [`Gateway::replace`].
+    pub fn prepare(&self, parts: SnapshotParts) -> Arc<ConfigSnapshot> {
+        Arc::new(ConfigSnapshot::new(parts, Some(&self.config())))
     }
 
-    /// The number of this process.
-    pub fn instance(&self) -> Instance {
-        self.gateway.sealing_keys.instance()
-    }
-
-    /// The principal as owner of quotas.
-    pub fn quota_owner(&self) -> QuotaOwner {
-        QuotaOwner { name: Arc::clone(&self.principal.name), clients: self.principal.share(1) }
-    }
-
-    /// Whether every client would see the same lists: no rule hides anything from this one, it
-    /// presented no credentials, and none are required.
-    pub fn is_public(&self) -> bool {
-        self.public
-    }
-
-    /// Waits for upstreams that are still starting, at most until shortly after the start of Weir:
-    /// answers that are given only once, such as capabilities, should be complete.
-    pub async fn wait_for_startup(&self) {
-        self.gateway.startup.wait_for_startup().await;
-    }
-
-    /// Returns the era of the server of the only upstream once it is connected; `None` if it cannot
-    /// be reached, or if there is more than one.
-    pub async fn era_of_only_upstream(&self) -> Option<Era> {
-        let mut upstreams = self.config.upstreams();
-        let only = upstreams.next().filter(|_| upstreams.next().is_none())?;
-        only.era().await
-    }
-
-    /// Waits until the client can see the item with this public key, or an upstream for this URI.
-    pub async fn wait_until_visible(&self, kind: Kind, key: &str) {
-        let mut view = self.view.clone();
-        let is_visible = |view: &Arc<RoleView>| match kind {
-            Kind::Resource => view.resolve_uri(key).is_some(),
-            _ => view.resolve(kind, key).is_some(),
-        };
-        if view.wait_for(is_visible).await.is_err() {
-            // The catalog is gone because the gateway is stopping; no change will follow.
-            std::future::pending::<()>().await;
+    /// Makes a configuration the current one: clients are authenticated under it from now on.
+    /// Removed upstreams are stopped when they have no request in flight, after `grace` at the
+    /// latest.
+    pub fn replace(&self, next: Arc<ConfigSnapshot>, grace: Duration) {
+        let before = self.current.send_replace(Arc::clone(&next));
+        for entry in next.entries.values().filter(|entry| !before.has(&entry.upstream)) {
+            self.spawn_refresher(&next, entry);
+        }
+        before.policy.stop_removed_providers(&next.policy);
+        for removed in before.upstreams().filter(|upstream| !next.has(upstream)) {
+            self.tracker.spawn(stop_after(removed.stop_token(), grace));
         }
     }
 
-    /// The client's current view.
-    pub fn view(&self) -> Arc<RoleView> {
-        Arc::clone(&self.view.borrow())
+    /// Starts the tasks of the first configuration.
+    fn spawn_refreshers(&self) {
+        let config = self.config();
+        config.entries.values().for_each(|entry| self.spawn_refresher(&config, entry));
     }
 
-    /// Returns a page of a list from memory.
-    pub async fn list(
-        &self,
-        _: &Admission,
-        kind: Kind,
-        cursor: Option<&str>,
-        form: DefinitionForm,
-    ) -> Result<ListPage, Error> {
-        let unreadable = |_| Error::Request("Invalid cursor".to_owned());
-        self.audit_event.set_kind(kind);
-        let after = cursor.map(|text| Cursor::parse(text, kind)).transpose().map_err(unreadable)?;
-        self.wait_for_startup().await;
-        let page = self.view().page(kind, after.as_ref(), form);
-        Ok(ListPage {
-            items: page.items,
-            next_cursor: page.next.map(|next| next.encode(kind)),
-            partial: page.partial,
-            ttl: page.fresh_for.map_or(LIST_TTL, |fresh_for| fresh_for.min(LIST_TTL)),
-            public: self.public && !page.is_private,
-        })
+    /// Starts the task that keeps the lists of an upstream fresh.
+    fn spawn_refresher(&self, config: &ConfigSnapshot, entry: &UpstreamEntry) {
+        let UpstreamEntry { upstream, last_lists } = entry;
+        let pending = self.startup.add(upstream.name());
+        let (configs, last_lists) = (self.current.subscribe(), Arc::clone(last_lists));
+        let refresher = ListRefresher::new(upstream.clone(), config, configs, last_lists, pending);
+        self.tracker.spawn(refresher.run(self.stop.clone()));
+    }
+}
+
+// === Clients ===
+
+impl Gateway {
+    /// Authenticates a client under a given configuration.
+    pub async fn authenticate_under(
+        self: &Arc<Self>,
+        config: &Arc<ConfigSnapshot>,
+        attempt: AuthAttempt<'_>,
+    ) -> Result<ClientContext, AuthError> {
+        let (principal, pass) = config.policy.authenticate(attempt, SystemTime::now()).await?;
+        let origin =
+            ConnectionOrigin { from: attempt.from, certificate: attempt.certificate.cloned() };
+        Ok(ClientContext::new(self, config, principal, AuthMethod::Credential(pass), origin))
     }
 
-    /// Time until the client may send the next request, if so many of its requests have been
-    /// rejected that the next one need not be read. `None` while it has suspended calls, because it
-    /// may send input responses.
-    pub fn flood_retry_after(&self) -> Option<Duration> {
-        let wait = self.limits()?.flood_retry_after(&self.principal, self.origin.from)?;
-        (!self.has_suspended_calls()).then_some(wait)
+    /// The context of a configured client by its name, for local commands.
+    pub fn named_client(self: &Arc<Self>, client: &str) -> Option<ClientContext> {
+        let config = self.config();
+        let principal = config.policy.principal(client)?;
+        Some(self.local_context(&config, principal, AuthMethod::Named))
     }
 
-    /// Returns whether the client has suspended calls.
-    pub fn has_suspended_calls(&self) -> bool {
-        self.gateway.suspended.has_any(&self.principal)
+    /// The context of a user of an identity provider with these roles, for local commands.
+    pub fn client_with_roles(
+        self: &Arc<Self>,
+        name: &str,
+        roles: &BTreeSet<Arc<str>>,
+    ) -> ClientContext {
+        let config = self.config();
+        let principal = config.policy.principal_with(name, roles);
+        self.local_context(&config, principal, AuthMethod::Named)
     }
 
-    /// Remaining quota of the limits that count this method for this item, given by its own name.
-    /// Nothing is charged.
-    pub fn remaining_limits(
-        &self,
-        method: &str,
-        upstream: &UpstreamName,
-        own: &str,
-    ) -> Vec<RemainingQuota> {
-        let Some(limits) = self.limits() else { return Vec::new() };
-        limits.remaining(&LimitRequest {
-            item: Some((upstream, own)),
-            ..self.limit_request(method, None)
-        })
+    /// The context of the client at the other end of `weir stdio`, with a role.
+    pub fn local_client(self: &Arc<Self>, role: &str) -> ClientContext {
+        let config = self.config();
+        let role = (*role != **config.policy.local_role()).then(|| role.into());
+        let principal = local_principal(&config, role.as_ref());
+        self.local_context(&config, principal, AuthMethod::Local(role))
+    }
+
+    /// The context of the operator, from which nothing is hidden.
+    pub fn operator(self: &Arc<Self>) -> ClientContext {
+        self.operator_under(&self.config())
+    }
+
+    fn operator_under(self: &Arc<Self>, config: &Arc<ConfigSnapshot>) -> ClientContext {
+        // No role of the configuration can have this name.
+        self.local_context(config, Principal::new("operator", "*"), AuthMethod::Operator)
+    }
+
+    fn local_context(
+        self: &Arc<Self>,
+        config: &Arc<ConfigSnapshot>,
+        principal: Principal,
+        method: AuthMethod,
+    ) -> ClientContext {
+        ClientContext::new(self, config, principal, method, ConnectionOrigin::default())
+    }
+
+    /// Finds a user of an identity provider by name, `<provider>/<user>`.
+    pub fn find_user(&self, name: &str) -> UserSearch {
+        self.config().policy.find_user(name)
+    }
+
+    /// The number of users without a role, by identity provider.
+    pub fn users_without_role(&self) -> BTreeMap<String, usize> {
+        self.config().policy.users_without_role()
     }
 }
 
@@ -390,5 +360,12 @@ async fn follow_pins(mut current: watch::Receiver<Arc<ConfigSnapshot>>, stop: Ca
                 return;
             },
         }
+    }
+}
+
+/// Stops an upstream that has not stopped by itself within `grace`.
+async fn stop_after(stop: CancellationToken, grace: Duration) {
+    if tokio::time::timeout(grace, stop.cancelled()).await.is_err() {
+        stop.cancel();
     }
 }

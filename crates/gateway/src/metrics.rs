@@ -12,7 +12,6 @@ use std::time::SystemTime;
 use strum::{IntoStaticStr, VariantArray};
 use tokio::time::Instant;
 
-use super::ClientContext;
 use weir_access::policy::role::{NO_ROLE, OWN_ROLE_PREFIX};
 use weir_base::metrics::{Counter, Gauge, Histogram, labeled};
 use weir_base::tasks::sync::Mutex;
@@ -123,7 +122,7 @@ impl GatewayMetrics {
     }
 
     /// Counts a hit of a limit, given by its index in the configuration.
-    fn limited(&self, limit: usize) {
+    pub(super) fn limited(&self, limit: usize) {
         let mut limits = self.limits.lock();
         let hit =
             limits.entry(limit).or_insert(LimitHits { count: 0, last: SystemTime::UNIX_EPOCH });
@@ -147,26 +146,6 @@ impl GatewayMetrics {
     /// Limits with rejections, by their indexes in the configuration.
     pub(crate) fn limits(&self) -> BTreeMap<usize, LimitHits> {
         self.limits.lock().clone()
-    }
-}
-
-impl ClientContext {
-    /// Starts the timer of a request of this client.
-    pub fn timing(&self, method: &str) -> RequestTimer {
-        self.config.role_metrics.request(&self.principal.role);
-        self.gateway.metrics.begin(method)
-    }
-
-    /// Counts a rejection of a request of this client.
-    pub fn count_refusal(&self, reason: RefusalReason) {
-        self.gateway.metrics.refused(reason);
-        self.config.role_metrics.refusal(&self.principal.role, reason);
-    }
-
-    /// Counts a rejection by a limit, given by its index in the configuration.
-    pub(super) fn count_limited(&self, limit: usize) {
-        self.count_refusal(RefusalReason::Limit);
-        self.gateway.metrics.limited(limit);
     }
 }
 

@@ -12,7 +12,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use super::admission::record_found;
 use super::error::upstream_error;
+use super::task_handles::{TaskIdRewriter, TaskRef};
 use super::{Admission, ClientContext, Error};
 use weir_access::catalog::RoleView;
 use weir_base::json::Object;
@@ -67,33 +69,33 @@ pub enum SubscribeOutcome {
     Refused(Option<Bytes>),
 }
 
-impl ClientContext {
-    /// Creates an empty set of subscriptions for one client.
-    pub fn subscriptions(&self, client: ClientHandle) -> Arc<Subscriptions> {
-        let (updates, view) = (PendingResourceUpdates::default(), Mutex::new(self.view.clone()));
-        Arc::new(Subscriptions { view, updates, client, table: Mutex::default() })
+impl Subscriptions {
+    /// Creates an empty set for one client; `handle` has the queues of its other notifications.
+    pub fn new(client: &ClientContext, handle: ClientHandle) -> Arc<Self> {
+        let (updates, view) = (PendingResourceUpdates::default(), Mutex::new(client.view.clone()));
+        Arc::new(Self { view, updates, client: handle, table: Mutex::default() })
     }
 
     /// Subscribes to a resource that the client may read; idempotent. Dropping the future changes
     /// nothing.
     pub async fn subscribe(
         &self,
+        client: &ClientContext,
         admission: &mut Admission,
-        subscriptions: &Subscriptions,
         uri: &str,
     ) -> Result<SubscribeOutcome, Error> {
         let method = Method::ReadResource;
         let request =
             ItemRequest { method, kind: Kind::Resource, key: uri.into(), params: Object::new() };
         // Resources are the same in every revision.
-        let target = self.resolve(admission, &request, Revision::NEWEST).await?;
+        let target = admission.resolve(client, &request, Revision::NEWEST).await?;
         // Notifications name the URI as it is listed.
-        let Some(reservation) = subscriptions.reserve(&target.key)? else {
+        let Some(reservation) = self.reserve(&target.key)? else {
             return Ok(SubscribeOutcome::Accepted);
         };
-        self.record_sending().await?;
-        let owner = self.config.upstream(&target.upstream);
-        match owner.subscribe(&target.own, &subscriptions.updates, &self.quota_owner()).await {
+        client.record_sending().await?;
+        let owner = client.config.upstream(&target.upstream);
+        match owner.subscribe(&target.own, &self.updates, &client.quota_owner()).await {
             Ok(upstream::Subscribed::Accepted(subscription)) => {
                 reservation.complete(subscription);
                 Ok(SubscribeOutcome::Accepted)
@@ -106,18 +108,18 @@ impl ClientContext {
     /// Restores a subscription of a session that another process served, and notifies the client
     /// once, since it may have missed an update. Ends when the upstream has answered, or when the
     /// client may not read the resource (any more).
-    pub async fn restore_subscription(&self, subscriptions: &Subscriptions, uri: &str) {
+    pub async fn restore(&self, client: &ClientContext, uri: &str) {
         let mut backoff = Backoff::new(RESTORE_PAUSE, MAX_RESTORE_PAUSE).with_jitter(true);
         // Reserved from the beginning, so that it counts as a subscription of the session.
-        let Ok(Some(reservation)) = subscriptions.reserve(uri) else { return };
-        self.wait_for_startup().await;
-        while let Some(target) = self.view().resolve_uri(uri) {
-            let owner = self.config.upstream(&target.upstream);
-            match owner.subscribe(&target.own, &subscriptions.updates, &self.quota_owner()).await {
+        let Ok(Some(reservation)) = self.reserve(uri) else { return };
+        client.wait_for_startup().await;
+        while let Some(target) = client.view().resolve_uri(uri) {
+            let owner = client.config.upstream(&target.upstream);
+            match owner.subscribe(&target.own, &self.updates, &client.quota_owner()).await {
                 Ok(upstream::Subscribed::Accepted(subscription)) => {
                     reservation.complete(subscription);
                     let uri = Arc::from(uri);
-                    return subscriptions.updates.mark(&target.upstream, &uri, &uri);
+                    return self.updates.mark(&target.upstream, &uri, &uri);
                 }
                 Ok(upstream::Subscribed::Refused(_)) => return,
                 Err(cause) => {
@@ -131,21 +133,21 @@ impl ClientContext {
 
     /// Subscribes to status notifications of the task with this handle. Returns whether the
     /// upstream accepts; dropping the future changes nothing.
-    pub async fn follow_task(&self, subscriptions: &Subscriptions, handle: &str) -> bool {
-        self.wait_for_startup().await;
-        self.audit_event.set_public_name(handle);
-        let Some((task, target)) = self.open_task(handle, Era::Modern) else { return false };
-        self.record_found(&target);
-        if self.record_sending().await.is_err() {
+    pub async fn follow_task(&self, client: &ClientContext, handle: &str) -> bool {
+        client.wait_for_startup().await;
+        client.audit_event.set_public_name(handle);
+        let Some((task, target)) = TaskRef::open(client, handle, Era::Modern) else { return false };
+        record_found(client, &target);
+        if client.record_sending().await.is_err() {
             return false;
         }
-        let rewriter = Arc::new(self.task_id_rewriter(&target.upstream, &target.key, task.era));
-        let owner = TaskOwner::new(rewriter, subscriptions.tasks());
+        let rewriter = TaskIdRewriter::of_tool(client, &target.upstream, &target.key, task.era);
+        let owner = TaskOwner::new(Arc::new(rewriter), self.tasks());
         let followed = FollowedTask { owner, scope: task.scope, handle: handle.into() };
-        let upstream = self.config.upstream(&target.upstream);
-        match upstream.follow_task(&task.own, followed, &self.quota_owner()).await {
+        let upstream = client.config.upstream(&target.upstream);
+        match upstream.follow_task(&task.own, followed, &client.quota_owner()).await {
             Ok(upstream::Subscribed::Accepted(subscription)) => {
-                subscriptions.add_task(subscription);
+                self.add_task(subscription);
                 true
             }
             Ok(upstream::Subscribed::Refused(_)) => false,
@@ -155,9 +157,7 @@ impl ClientContext {
             }
         }
     }
-}
 
-impl Subscriptions {
     /// Removes a subscription, if there is one.
     pub fn unsubscribe(&self, uri: &str) {
         let target = self.view().resolve_uri(uri);
@@ -214,7 +214,7 @@ impl Subscriptions {
     }
 
     /// Stores a subscription to a task until the set ends.
-    pub(super) fn add_task(&self, subscription: Subscription) {
+    fn add_task(&self, subscription: Subscription) {
         let mut table = self.table.lock();
         if !table.is_over {
             table.tasks.push(subscription);

@@ -71,6 +71,20 @@ impl TaskHandleCodec {
 }
 
 impl TaskRef {
+    /// Opens one of the client's handles, in this era. A client that may not (or no longer) call
+    /// the tool has no such task.
+    pub(super) fn open(
+        client: &ClientContext,
+        handle: &str,
+        era: Era,
+    ) -> Option<(Self, Arc<ExportedItem>)> {
+        let task = client.gateway.task_handles.open(&client.principal, handle)?;
+        let target = client.view().resolve(Kind::Tool, &task.tool)?;
+        // Another upstream may have taken over the name since.
+        let is_here = task.era == era && target.upstream.as_str() == &*task.upstream;
+        is_here.then_some((task, target))
+    }
+
     /// The task as bytes: its era, its scope, its upstream and its tool, each after its length, and
     /// the upstream's id.
     fn write(&self) -> Option<Vec<u8>> {
@@ -137,6 +151,30 @@ struct NamedTask {
 }
 
 impl TaskIdRewriter {
+    /// Creates the rewriter of task ids of a tool for a client.
+    pub(super) fn of_tool(
+        client: &ClientContext,
+        upstream: &UpstreamName,
+        tool: &str,
+        era: Era,
+    ) -> Self {
+        let max_id = match client.config.upstream(upstream).settings().source {
+            // The replica that runs the server has sealed its id, within the other bound.
+            UpstreamSource::OnOneReplica { .. } => sealing::MAX_TEXT,
+            _ => MAX_TASK_ID_BYTES,
+        };
+        Self {
+            codec: Arc::clone(&client.gateway.task_handles),
+            identity: ClientIdentity::of(client),
+            upstream: upstream.clone(),
+            tool: tool.into(),
+            era,
+            max_id,
+            begins_task: false,
+            named: Vec::new(),
+        }
+    }
+
     /// Creates the rewriter of a call. `about` is the handle of the task that the call is about.
     pub(super) fn new(
         client: &ClientContext,
@@ -155,7 +193,7 @@ impl TaskIdRewriter {
             about.map(|handle| NamedTask { own: call.subject.clone(), handle: handle.into() });
         let named = named.into_iter().collect();
         let (upstream, tool, era) = (&target.upstream, &target.key, revision.era());
-        Self { begins_task, named, ..client.task_id_rewriter(upstream, tool, era) }
+        Self { begins_task, named, ..Self::of_tool(client, upstream, tool, era) }
     }
 
     /// Replaces the handle of the related task in a call by the upstream's id, if it is a task of
@@ -298,65 +336,26 @@ fn rewrite_task_ids(result: &mut Object, names: &dyn TaskIdMapper) {
     }
 }
 
-// === Tasks of a client ===
+/// Returns the scope of the task that a request of this era names, as [`task_scope`] does.
+pub fn named_task_scope(
+    client: &ClientContext,
+    method: &str,
+    params: &Object,
+    era: Era,
+) -> Option<TaskScope> {
+    let handle = match Method::of(method)? {
+        method if method.is_task_method() => params.get_string(TASK_ID)?.as_ref().into(),
+        Method::CallTool if era == Era::Legacy => related(params)?,
+        _ => return None,
+    };
+    task_scope(client, &handle, era)
+}
 
-impl ClientContext {
-    /// The rewriter of task ids of a tool for this client.
-    pub(super) fn task_id_rewriter(
-        &self,
-        upstream: &UpstreamName,
-        tool: &str,
-        era: Era,
-    ) -> TaskIdRewriter {
-        let max_id = match self.config.upstream(upstream).settings().source {
-            // The replica that runs the server has sealed its id, within the other bound.
-            UpstreamSource::OnOneReplica { .. } => sealing::MAX_TEXT,
-            _ => MAX_TASK_ID_BYTES,
-        };
-        TaskIdRewriter {
-            codec: Arc::clone(&self.gateway.task_handles),
-            identity: self.identity(),
-            upstream: upstream.clone(),
-            tool: tool.into(),
-            era,
-            max_id,
-            begins_task: false,
-            named: Vec::new(),
-        }
-    }
-
-    /// Returns the scope of the task that a request of this era names, as
-    /// [`ClientContext::scope_of_task`] does.
-    pub fn scope_of_named_task(
-        &self,
-        method: &str,
-        params: &Object,
-        era: Era,
-    ) -> Option<TaskScope> {
-        let handle = match Method::of(method)? {
-            method if method.is_task_method() => params.get_string(TASK_ID)?.as_ref().into(),
-            Method::CallTool if era == Era::Legacy => related(params)?,
-            _ => return None,
-        };
-        self.scope_of_task(&handle, era)
-    }
-
-    /// Returns the scope of one of the client's tasks, if that is in a process or session of one
-    /// Weir process. What the client may do there is not decided here.
-    pub fn scope_of_task(&self, handle: &str, era: Era) -> Option<TaskScope> {
-        let task = self.gateway.task_handles.open(&self.principal, handle)?;
-        (task.era == era && task.scope.is_local()).then_some(task.scope)
-    }
-
-    /// Opens one of the client's handles, in this era. A client that may not (or no longer) call
-    /// the tool has no such task.
-    pub(super) fn open_task(&self, handle: &str, era: Era) -> Option<(TaskRef, Arc<ExportedItem>)> {
-        let task = self.gateway.task_handles.open(&self.principal, handle)?;
-        let target = self.view().resolve(Kind::Tool, &task.tool)?;
-        // Another upstream may have taken over the name since.
-        let is_here = task.era == era && target.upstream.as_str() == &*task.upstream;
-        is_here.then_some((task, target))
-    }
+/// Returns the scope of one of the client's tasks, if that is in a process or session of one Weir
+/// process. What the client may do there is not decided here.
+pub fn task_scope(client: &ClientContext, handle: &str, era: Era) -> Option<TaskScope> {
+    let task = client.gateway.task_handles.open(&client.principal, handle)?;
+    (task.era == era && task.scope.is_local()).then_some(task.scope)
 }
 
 #[cfg(test)]

@@ -46,10 +46,8 @@ async fn list(oneshot: &OneShotGateway, kind: Kind) -> Result<Vec<Object>, Failu
     let mut items = Vec::new();
     let mut cursor: Option<String> = None;
     loop {
-        let page = oneshot
-            .client_context
-            .list(&Admission::unlimited(), kind, cursor.as_deref(), DefinitionForm::Newest)
-            .await;
+        let (admission, client) = (Admission::unlimited(), &oneshot.client_context);
+        let page = admission.list(client, kind, cursor.as_deref(), DefinitionForm::Newest).await;
         let page = page.map_err(|fault| Failure::ErrorResponse(fault.to_string()))?;
         let elements = json::elements(&page.items).unwrap_or_default();
         items.extend(elements.filter_map(|element| Object::parse(element).ok()));

@@ -14,7 +14,7 @@ use crate::cli::output::render::sanitize_line;
 use crate::cli::query::oneshot::OneShotGateway;
 use weir_base::json::{self, Object};
 use weir_base::memory::memory_budget::BufferLimit;
-use weir_gateway::{Admission, Error};
+use weir_gateway::{Admission, Error, PreparedRequest};
 use weir_mcp::call::{CallContext, CallOutcome, ItemRequest, Method, ResponseOutcome};
 use weir_mcp::call_notifications::{CallNotification, NotificationSink, NotificationStream};
 use weir_mcp::code;
@@ -78,8 +78,8 @@ pub(crate) async fn send_request(
     let collect = async {
         let (client, mut admission) = (&oneshot.client_context, Admission::unlimited());
         let called = async {
-            let item = client.resolve(&mut admission, &request, caller.revision).await?;
-            client.call(&admission, item, request, caller).await
+            let item = admission.resolve(client, &request, caller.revision).await?;
+            PreparedRequest::check(client, item, request)?.send(&admission, caller).await
         };
         let reply = match called.await.map_err(|fault| failure(oneshot, &key, fault))? {
             CallOutcome::Response(reply) => reply,

@@ -37,7 +37,7 @@ use crate::{ServerStateCell, batch, era, host_check};
 use weir_access::policy::AuthAttempt;
 use weir_base::secrets::sealing::Instance;
 use weir_base::tasks::fairness::promptly;
-use weir_gateway::{ClientContext, RefusalReason};
+use weir_gateway::{ClientContext, RefusalReason, ResolvedItem, named_task_scope};
 use weir_mcp::jsonrpc::{self, Message};
 use weir_mcp::revision::{Era, Revision};
 
@@ -308,7 +308,7 @@ async fn forward_placed(
     };
     let (method, params) = (&message.method, &message.params);
     // A task is where it began, also if the client's connection would be elsewhere by now.
-    if let Some(scope) = client.scope_of_named_task(method, params, Era::Modern) {
+    if let Some(scope) = named_task_scope(client, method, params, Era::Modern) {
         return Box::pin(hop::tasks::forward(request, client, scope)).await;
     }
     // Only a call is resumed. A listen that stays open is not ended when its client is removed.
@@ -317,12 +317,13 @@ async fn forward_placed(
     if let Some((instance, _)) = state.as_deref().and_then(Instance::split_named)
         // A server that handles the rounds itself may name its states in the same way.
         && (fleet.has_member(instance)
-            || !client.passes_states_on(Revision::NEWEST, method, params).await)
+            || !ResolvedItem::passes_states_on(client, Revision::NEWEST, method, params).await)
     {
         let what = "the call of this `requestState`";
         return Box::pin(hop::forward_to(request, client, instance, what)).await;
     }
-    let upstream = client.upstream_with_own_connection(Revision::NEWEST, method, params).await;
+    let upstream =
+        ResolvedItem::upstream_with_own_connection(client, Revision::NEWEST, method, params).await;
     let Some(upstream) = upstream else { return Ok(None) };
     let place = || fleet.place_of_connection(&client.principal().name, upstream.as_str());
     let (mut sought, mut tries) = (place(), 0);

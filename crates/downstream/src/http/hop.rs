@@ -36,7 +36,7 @@ use crate::response::{ClientResponse, results};
 use relay::SentRequest;
 use weir_base::secrets::sealing::Instance;
 use weir_fleet::{Fleet, HopFailure, Replica, Whereabouts};
-use weir_gateway::ClientContext;
+use weir_gateway::{ClientContext, ClientIdentity};
 use weir_mcp::jsonrpc::{Id, Message};
 
 /// Result of sending a request on.
@@ -80,7 +80,7 @@ async fn send_on(
         Ok(response) => {
             // The stream for notifications does not end by itself, unlike that of a call.
             let end = (request.parts.method == Method::GET).then(|| {
-                let (stop, identity) = (state.stop.clone(), client.identity());
+                let (stop, identity) = (state.stop.clone(), ClientIdentity::of(client));
                 let end = async move { stop.run_until_cancelled(identity.revoked()).await };
                 end.map(Option::unwrap_or_default).boxed()
             });

@@ -21,7 +21,7 @@ use crate::response::results::{self, invalid_params};
 use weir_access::policy::limits::Permit;
 use weir_base::json::{self, Object};
 use weir_gateway::{
-    ClientContext, ClientNotification, ClientNotifications, Error, MAX_SUBSCRIPTIONS,
+    Admission, ClientContext, ClientNotification, ClientNotifications, Error, MAX_SUBSCRIPTIONS,
     SubscribeOutcome, Subscriptions,
 };
 use weir_mcp::capabilities::Capabilities;
@@ -108,8 +108,8 @@ pub(super) fn listen(
         .streams
         .acquire(client.principal(), state.settings.per_client.streams)
         .ok_or_else(|| results::too_busy(STREAM_RETRY))?;
-    let subscriptions = client.subscriptions(client.client_handle());
-    let mut listen = client.listen(&subscriptions, revision);
+    let subscriptions = Subscriptions::new(&client, client.client_handle());
+    let mut listen = ClientNotifications::new(&client, &subscriptions, revision);
     // Without a session, the client lists from any replica.
     if let Some(fleet) = state.fleet() {
         listen = listen.with_lists_elsewhere(fleet.lists_elsewhere());
@@ -170,8 +170,8 @@ async fn subscribe(
     let subscribing = join_all(resources.iter().enumerate().map(|(at, uri)| async move {
         yield_before(at).await;
         let client = client_for_target(client);
-        let subscribed = match client.admit_subscription(uri).await {
-            Ok(mut admission) => client.subscribe(&mut admission, subscriptions, uri).await,
+        let subscribed = match Admission::acquire_subscription(&client, uri).await {
+            Ok(mut admission) => subscriptions.subscribe(&client, &mut admission, uri).await,
             Err(error) => Err(error),
         };
         let outcome = match subscribed {
@@ -184,7 +184,7 @@ async fn subscribe(
     let following = join_all(tasks.iter().enumerate().map(|(at, handle)| async move {
         yield_before(at).await;
         let client = client_for_target(client);
-        let is_accepted = client.follow_task(subscriptions, handle).await;
+        let is_accepted = subscriptions.follow_task(&client, handle).await;
         let outcome = match client.audit_event().progress() {
             _ if is_accepted => AuditOutcome::Ok,
             RequestProgress::Sent => AuditOutcome::Error,

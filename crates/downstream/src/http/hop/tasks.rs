@@ -20,7 +20,7 @@ use crate::modern::{ListenSubscription, RemoteTasks};
 use weir_base::json::{self, Object};
 use weir_base::text::sse::SseDecoder;
 use weir_fleet::{Fleet, HopBody, Replica, Whereabouts};
-use weir_gateway::ClientContext;
+use weir_gateway::{ClientContext, named_task_scope, task_scope};
 use weir_mcp::jsonrpc::{self, Message};
 use weir_mcp::revision::Era;
 use weir_mcp::task::{TASK_IDS, TaskScope};
@@ -58,7 +58,7 @@ pub(crate) fn legacy_scope(
 ) -> Option<TaskScope> {
     request.state.fleet()?;
     let Message::Request(jsonrpc::Request { method, params, .. }) = message else { return None };
-    client.scope_of_named_task(method, params, Era::Legacy)
+    named_task_scope(client, method, params, Era::Legacy)
 }
 
 // === Listens ===
@@ -74,7 +74,7 @@ pub(crate) fn follow_elsewhere(
     };
     let mut listens: Vec<(Arc<Replica>, Vec<Box<str>>)> = Vec::new();
     for (handle, member) in listening.take_tasks(|handle| {
-        let scope = client.scope_of_task(handle, Era::Modern)?;
+        let scope = task_scope(client, handle, Era::Modern)?;
         fleet.member(|instance| scope.is_of(instance))
     }) {
         match listens.iter_mut().find(|(other, _)| other.instance == member.instance) {

@@ -11,19 +11,32 @@ use super::{ClientContext, Error};
 use weir_access::catalog::{Completion, ExportedItem};
 use weir_access::guard::InspectionError;
 use weir_base::json::{self, Object};
+use weir_base::memory::memory_budget::BufferLimit;
 use weir_base::tasks::cpu_bound;
 use weir_mcp::call::{ItemRequest, Method, Payload, ResponseOutcome, UpstreamResponse};
 use weir_mcp::kind::Kind;
+use weir_mcp::name::UpstreamName;
+use weir_record::audit::AuditEvent;
 use weir_upstream as upstream;
 
-impl ClientContext {
-    /// The filter for the values of a completion, if rules hide URIs of the template from the
-    /// client. A beginning of no readable URI has the same error as an unknown template.
-    pub(super) fn completion(
-        &self,
+/// Filter for the values of one completion, which must not name what its client may not read.
+pub(super) struct CompletionFilter {
+    completion: Completion,
+    upstream: UpstreamName,
+    /// Limit of the response's size.
+    limit: BufferLimit,
+    audit_event: AuditEvent,
+}
+
+impl CompletionFilter {
+    /// Creates the filter for a request, if it is a completion of a template of which rules hide
+    /// URIs from the client. A beginning of no readable URI has the same error as an unknown
+    /// template.
+    pub(super) fn new(
+        client: &ClientContext,
         target: &Arc<ExportedItem>,
         request: &ItemRequest,
-    ) -> Result<Option<Completion>, Error> {
+    ) -> Result<Option<Box<Self>>, Error> {
         if request.method != Method::Complete || request.kind != Kind::Template {
             return Ok(None);
         }
@@ -33,40 +46,38 @@ impl ClientContext {
         let known = context.get_object("arguments").unwrap_or_default();
         let variable = text("name");
         let variable = variable.as_deref().unwrap_or_default();
-        let Some(completion) = Completion::new(&self.view(), target, variable, &known) else {
+        let Some(completion) = Completion::new(&client.view(), target, variable, &known) else {
             return Ok(None);
         };
-        match text("value").is_some_and(|value| completion.may_begin(&value)) {
-            true => Ok(Some(completion)),
-            false => Err(Error::NoSuchItem { kind: request.kind, key: request.key.clone() }),
+        if !text("value").is_some_and(|value| completion.may_begin(&value)) {
+            return Err(Error::NoSuchItem { kind: request.kind, key: request.key.clone() });
         }
+        let upstream = target.upstream.clone();
+        let limit = client.config.upstream(&upstream).response_limit();
+        let audit_event = client.audit_event.clone();
+        Ok(Some(Box::new(Self { completion, upstream, limit, audit_event })))
     }
 
-    /// Removes the values that the client may not receive from the response to a completion.
-    pub(super) async fn filter_completion(
+    /// Removes the values that the client may not receive from the response.
+    pub(super) async fn apply(
         &self,
-        completion: &Completion,
-        target: &ExportedItem,
         response: UpstreamResponse,
     ) -> Result<UpstreamResponse, Error> {
         let UpstreamResponse { era, scope, outcome: ResponseOutcome::Result(body) } = response
         else {
             return Ok(response);
         };
-        let name = &target.upstream;
-        let buffer_limit = self.config.upstream(name).response_limit();
-        let collected = body.read(&buffer_limit).await;
+        let collected = body.read(&self.limit).await;
         let parsed = collected.map_err(|why| {
-            rejected_response(name, InspectionError::Uncollected(why), &self.audit_event)
+            let reason = InspectionError::Uncollected(why);
+            rejected_response(&self.upstream, reason, &self.audit_event)
         })?;
         let mut result = parsed.map_err(|malformed| {
-            upstream_error(
-                name,
-                upstream::Error::Protocol(format!("invalid completion result: {malformed}")),
-            )
+            let text = format!("invalid completion result: {malformed}");
+            upstream_error(&self.upstream, upstream::Error::Protocol(text))
         })?;
         cpu_bound::run_on_bytes(result.text_len(), || {
-            remove_hidden_values(completion, &mut result)
+            remove_hidden_values(&self.completion, &mut result)
         });
         Ok(UpstreamResponse {
             era,
