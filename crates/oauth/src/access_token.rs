@@ -18,7 +18,7 @@ use weir_base::secrets::secret_search::SecretPatterns;
 #[derive(Clone)]
 pub struct AccessToken {
     authorization: HeaderValue,
-    /// Times after which it is renewed, and no longer used; `None` if it does not expire.
+    /// Times after which it is refreshed, and no longer used; `None` if it does not expire.
     pub(super) times: Option<(Instant, Instant)>,
     pub(super) number: u64,
     /// Sign-in to which it belongs.
@@ -60,9 +60,9 @@ impl AccessToken {
     ) -> Result<Self, OAuthError> {
         let times = issued.lifetime.map(|lifetime| {
             let now = Instant::now();
-            // A token that lives shorter is renewed at most once a second.
+            // A token that lives shorter is refreshed at most once a second.
             let lifetime = lifetime.max(MIN_LIFETIME);
-            (now + lifetime.mul_f64(RENEWED_AT), now + lifetime)
+            (now + lifetime.mul_f64(REFRESHED_AT), now + lifetime)
         });
         let token = issued.token.as_ref().map_err(|unusable| unusable.error.clone())?;
         Ok(Self { authorization: authorization(token)?, times, number, sign_in })
@@ -82,8 +82,8 @@ pub(super) fn token_of(header: &HeaderValue) -> Option<&str> {
 
 const BEARER: &str = "Bearer ";
 
-/// Part of its lifetime after which a token is renewed.
-const RENEWED_AT: f64 = 0.8;
+/// Part of its lifetime after which a token is refreshed.
+const REFRESHED_AT: f64 = 0.8;
 /// Shortest token that is a secret: a shorter one could be guessed, and is part of other texts.
 const MIN_SECRET_BYTES: usize = 16;
 const MIN_LIFETIME: Duration = Duration::from_secs(1);

@@ -1,8 +1,8 @@
 //! Account of Weir at one upstream: keeps its access token fresh.
 //!
-//! Invariants: at most one renewal runs at a time, and it does not end with the request that
+//! Invariants: at most one refresh runs at a time, and it does not end with the request that
 //! started it. A sent refresh token is replaced in the vault before Weir stops. After a failure
-//! nothing is requested until a pause has passed. A valid token is used if its renewal fails.
+//! nothing is requested until a pause has passed. A valid token is used if its refresh fails.
 
 mod kept_sign_in;
 mod refusals;
@@ -47,7 +47,7 @@ pub struct Account {
     runtime: Handle,
     stop: CancellationToken,
     state: Mutex<AccountState>,
-    /// Whether the last renewal has failed, and no request was accepted since.
+    /// Whether the last refresh has failed, and no request was accepted since.
     has_failed: AtomicBool,
     outcome: watch::Sender<TokenOutcome>,
     /// Finders of the last two tokens: the former one may still be valid.
@@ -78,24 +78,24 @@ struct AccountState {
     discovered: Option<Arc<Discovered>>,
     /// Issuers to which the credentials of clients belong, as far as that is known.
     bound: Vec<BoundClient>,
-    /// Renewal that runs.
-    renewal: Option<Renewal>,
+    /// Refresh that runs.
+    refresh: Option<RunningRefresh>,
     /// Number of a token that the upstream has refused when it was new, and the time until which
     /// its refusals are not believed.
     rejected: Option<(u64, Instant)>,
     /// Number of the last token that the upstream has refused.
     refused: Option<u64>,
-    /// Pause between renewals because of refusals.
+    /// Pause between refreshes because of refusals.
     pace: RefusalPace,
-    failure: Option<RenewalFailure>,
+    failure: Option<RefreshFailure>,
     /// Time at which the sign-in in the vault is looked at again, and its version then.
     look: Option<Instant>,
     version: Option<RecordVersion>,
     /// Why the sign-in in the vault cannot be read: its tokens are not used.
     unreadable: Option<OAuthError>,
-    /// Version of the sign-in that the renewal has written: it is no change by another process.
+    /// Version of the sign-in that the refresh has written: it is no change by another process.
     written: Option<RecordVersion>,
-    /// Sign-in whose renewal could not be written, before and after it.
+    /// Sign-in whose refresh could not be written, before and after it.
     unwritten: Option<Box<(SignInRecord, SignInRecord)>>,
     backoff: Backoff,
     /// Scopes that were requested last, and those that the upstream has demanded since.
@@ -105,8 +105,8 @@ struct AccountState {
     issued: u64,
 }
 
-/// Reason why no renewal is started until a time, unless the sign-in changes.
-struct RenewalFailure {
+/// Reason why no refresh is started until a time, unless the sign-in changes.
+struct RefreshFailure {
     until: Instant,
     error: OAuthError,
     version: Option<RecordVersion>,
@@ -114,10 +114,10 @@ struct RenewalFailure {
     is_over: bool,
 }
 
-type Renewal = Shared<BoxFuture<'static, Result<AccessToken, OAuthError>>>;
+type RunningRefresh = Shared<BoxFuture<'static, Result<AccessToken, OAuthError>>>;
 
 impl Account {
-    /// Creates the account at the upstream of this name. Renewals run in the current runtime until
+    /// Creates the account at the upstream of this name. Refreshes run in the current runtime until
     /// `stop` fires.
     pub fn new(
         name: String,
@@ -132,7 +132,7 @@ impl Account {
             challenge: None,
             discovered: None,
             bound: Vec::new(),
-            renewal: None,
+            refresh: None,
             rejected: None,
             refused: None,
             pace: RefusalPace::default(),
@@ -167,7 +167,7 @@ impl Account {
     }
 
     /// Takes over from the account that this one replaces to which authorization server the
-    /// credentials belong, and a renewal that could not be written.
+    /// credentials belong, and a refresh that could not be written.
     pub fn succeed(&self, before: &Self) {
         let (bound, unwritten) = {
             let mut before = before.state.lock();
@@ -188,7 +188,7 @@ impl Account {
     ///
     /// There is no valid token, and none can be obtained now.
     pub async fn token(self: &Arc<Self>) -> Result<Option<AccessToken>, OAuthError> {
-        let renewal = {
+        let refresh = {
             let mut state = self.state.lock();
             let now = Instant::now();
             self.look(&mut state, now);
@@ -198,20 +198,20 @@ impl Account {
             }
             match &state.token {
                 Some(token) => match token.times {
-                    Some((_, expires)) if expires <= now => self.renewal(&mut state)?,
-                    Some((renew, _)) if renew <= now => {
+                    Some((_, expires)) if expires <= now => self.running_refresh(&mut state)?,
+                    Some((refresh, _)) if refresh <= now => {
                         let token = token.clone();
                         // A failure is logged, and the token is still valid.
-                        let _ = self.renewal(&mut state);
+                        let _ = self.running_refresh(&mut state);
                         return Ok(Some(token));
                     }
                     _ => return Ok(Some(token.clone())),
                 },
                 None if state.challenge.is_none() && !self.can_start() => return Ok(None),
-                None => self.renewal(&mut state)?,
+                None => self.running_refresh(&mut state)?,
             }
         };
-        renewal.await.map(Some)
+        refresh.await.map(Some)
     }
 
     /// Returns a token for a request that the upstream has refused with this challenge: another
@@ -222,7 +222,7 @@ impl Account {
     ///
     /// No other token can be obtained now, or `refused` was refused when it was new: then the
     /// upstream does not refuse the token, but the request.
-    pub async fn renew(
+    pub async fn refresh(
         self: &Arc<Self>,
         refused: Option<&AccessToken>,
         challenge: BearerChallenge,
@@ -235,13 +235,13 @@ impl Account {
         {
             return Ok(token);
         }
-        let renewal = {
+        let refresh = {
             let mut state = self.state.lock();
             if state.token.as_ref().is_some_and(|token| state.is_rejected(token)) {
                 return Err(self.rejected());
             }
             if !challenge.demands_scope() {
-                let is_begun = state.renewal.is_some();
+                let is_begun = state.refresh.is_some();
                 if refused.is_some() && !is_begun && !state.pace.allows(Instant::now()) {
                     return Err(self.rejected());
                 }
@@ -249,9 +249,9 @@ impl Account {
                 state.discovered = None;
                 state.refused = refused.map(|token| token.number);
             }
-            self.renewal(&mut state)?
+            self.running_refresh(&mut state)?
         };
-        renewal.await
+        refresh.await
     }
 
     /// Returns whether a token can be obtained before the upstream has been asked.
@@ -267,21 +267,21 @@ impl Account {
             return None;
         }
         match &state.failure {
-            Some(RenewalFailure {
+            Some(RefreshFailure {
                 error: OAuthError::SignInNeeded(text), is_over: false, ..
             }) => Some(text.clone()),
             _ => None,
         }
     }
 
-    /// Records that the upstream has accepted a token: if it was to be renewed because the upstream
+    /// Records that the upstream has accepted a token: if it was to be refreshed because the upstream
     /// had refused another request, then that request was the reason.
     pub fn accept(&self, token: &AccessToken) {
         if !self.has_failed.load(Ordering::Relaxed) {
             return;
         }
         let mut state = self.state.lock();
-        let is_due = token.times.is_some_and(|(renew, _)| renew <= Instant::now());
+        let is_due = token.times.is_some_and(|(refresh, _)| refresh <= Instant::now());
         let is_current = state.token.as_ref().is_some_and(|it| it.number == token.number);
         if let Some(failure) = &mut state.failure
             && is_current
@@ -297,10 +297,10 @@ impl Account {
         self.finders.subscribe()
     }
 
-    /// Returns the renewal that runs, or starts one.
-    fn renewal(self: &Arc<Self>, state: &mut AccountState) -> Result<Renewal, OAuthError> {
-        if let Some(renewal) = &state.renewal {
-            return Ok(renewal.clone());
+    /// Returns the refresh that runs, or starts one.
+    fn running_refresh(self: &Arc<Self>, state: &mut AccountState) -> Result<RunningRefresh, OAuthError> {
+        if let Some(refresh) = &state.refresh {
+            return Ok(refresh.clone());
         }
         if let Some(failure) = &state.failure
             && failure.until > Instant::now()
@@ -315,16 +315,16 @@ impl Account {
             true => TaskTracker::new(),
             false => self.tracker.clone(),
         };
-        let renewal = async move { account.run_renewal(version).await };
-        let renewal = tasks.spawn_on(renewal, &self.runtime);
-        let renewal = renewal.map(|ended| ended.unwrap_or_else(|_| Err(stopping())));
-        let renewal = renewal.boxed().shared();
-        state.renewal = Some(renewal.clone());
-        Ok(renewal)
+        let refresh = async move { account.run_refresh(version).await };
+        let refresh = tasks.spawn_on(refresh, &self.runtime);
+        let refresh = refresh.map(|ended| ended.unwrap_or_else(|_| Err(stopping())));
+        let refresh = refresh.boxed().shared();
+        state.refresh = Some(refresh.clone());
+        Ok(refresh)
     }
 
     /// Requests a token. `version` is that of the sign-in before.
-    async fn run_renewal(&self, version: Option<RecordVersion>) -> Result<AccessToken, OAuthError> {
+    async fn run_refresh(&self, version: Option<RecordVersion>) -> Result<AccessToken, OAuthError> {
         let issued = match self.settings.grant.is_of_user() {
             // It stops by itself, unless the server may have replaced the refresh token.
             true => self.request_token().await,
@@ -332,7 +332,7 @@ impl Account {
         };
         let issued = issued.map_err(|error| self.without_secrets(error));
         let mut state = self.state.lock();
-        state.renewal = None;
+        state.refresh = None;
         // The user may have signed in or out in the meantime.
         state.look = None;
         self.look(&mut state, Instant::now());
@@ -375,7 +375,7 @@ impl Account {
         let client = OAuthClient::new(&*self.http, settings);
         let (grant, registered) = match &settings.grant {
             Grant::AuthorizationCode { client: configured } => {
-                return self.renew_sign_in(configured.as_ref()).await;
+                return self.refresh_sign_in(configured.as_ref()).await;
             }
             Grant::ClientCredentials(client) => (TokenGrant::ClientCredentials, Some(client)),
             Grant::JwtBearer { assertion } => (TokenGrant::JwtBearer(assertion), None),
@@ -448,7 +448,7 @@ impl Account {
         }
         self.has_failed.store(true, Ordering::Relaxed);
         let until = Instant::now() + pause;
-        state.failure = Some(RenewalFailure { until, error, version, is_over: false });
+        state.failure = Some(RefreshFailure { until, error, version, is_over: false });
     }
 
     /// Publishes an outcome, and returns whether it differs from the last one.
@@ -473,10 +473,10 @@ impl AccountState {
         self.token.as_ref().filter(is_other).cloned()
     }
 
-    /// Returns whether a token is still accepted, although it was to be renewed.
+    /// Returns whether a token is still accepted, although it was to be refreshed.
     fn is_good_for_now(&self, token: &AccessToken) -> bool {
         let now = Instant::now();
-        let is_due = token.times.is_some_and(|(renew, expires)| renew <= now && now < expires);
+        let is_due = token.times.is_some_and(|(refresh, expires)| refresh <= now && now < expires);
         is_due && self.refused != Some(token.number)
     }
 
@@ -538,7 +538,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_token_is_renewed_before_it_expires_and_no_request_waits_for_that() {
+    async fn a_token_is_refreshed_before_it_expires_and_no_request_waits_for_that() {
         let (account, script) = account();
         issue(&script, "first", 100);
         let all = futures::future::join_all((0..50).map(|_| token(&account))).await;
@@ -551,8 +551,8 @@ pub(super) mod tests {
         tokio::time::advance(Duration::from_secs(2)).await;
         let all = futures::future::join_all((0..50).map(|_| token(&account))).await;
         assert!(all.iter().all(|it| it == &Ok(Some("Bearer first".into()))), "{all:?}");
-        let renewal = account.state.lock().renewal.clone().expect("it runs");
-        renewal.await.expect("renewed");
+        let refresh = account.state.lock().refresh.clone().expect("it runs");
+        refresh.await.expect("refreshed");
         assert_eq!(token(&account).await, Ok(Some("Bearer second".into())));
         assert_eq!(script.requests(), [format!("POST {TOKEN_URL}")]);
         // Nothing was requested for so long that it has expired.
@@ -587,40 +587,40 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refused_token_is_renewed_once_for_all_requests_that_had_it() {
+    async fn a_refused_token_is_refreshed_once_for_all_requests_that_had_it() {
         let (account, script) = account();
         issue(&script, "first", 100);
         let first = account.token().await.expect("issued").expect("a token");
         script.requests();
         issue(&script, "second", 100);
-        let renewals = (0..50).map(|_| account.renew(Some(&first), BearerChallenge::default()));
-        let all = futures::future::join_all(renewals).await;
+        let refreshes = (0..50).map(|_| account.refresh(Some(&first), BearerChallenge::default()));
+        let all = futures::future::join_all(refreshes).await;
         assert!(all.iter().all(|it| it.as_ref().map(sent) == Ok("Bearer second".into())));
         assert_eq!(script.requests(), [format!("POST {TOKEN_URL}")]);
         // The upstream refuses the new one, too.
         let second = account.token().await.expect("issued").expect("a token");
         assert_eq!(account.reject(&second, &BearerChallenge::default()).await, account.rejected());
-        let renewed = account.renew(Some(&second), BearerChallenge::default()).await;
-        assert_eq!(renewed.map(|token| sent(&token)), Err(account.rejected()));
+        let refreshed = account.refresh(Some(&second), BearerChallenge::default()).await;
+        assert_eq!(refreshed.map(|token| sent(&token)), Err(account.rejected()));
         assert_eq!(token(&account).await, Ok(Some("Bearer second".into())), "for other requests");
         assert!(script.requests().is_empty());
         tokio::time::advance(REJECTED_PAUSE).await;
         issue(&script, "third", 100);
-        let renewed = account.renew(Some(&second), BearerChallenge::default()).await;
-        assert_eq!(renewed.map(|token| sent(&token)), Ok("Bearer third".into()));
+        let refreshed = account.refresh(Some(&second), BearerChallenge::default()).await;
+        assert_eq!(refreshed.map(|token| sent(&token)), Ok("Bearer third".into()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn renewals_because_of_refusals_have_a_pace_and_each_caller_an_answer_at_once() {
+    async fn refreshes_because_of_refusals_have_a_pace_and_each_caller_a_response_at_once() {
         let (account, script) = account();
         issue(&script, "first", 100_000);
         let mut last = account.token().await.expect("issued").expect("a token");
         script.requests();
         // Each token is refused at its first use, and the next one is accepted.
-        let (mut renewed, mut refused) = (0, 0);
+        let (mut refreshed, mut refused) = (0, 0);
         for _ in 0..1_200 {
-            match account.renew(Some(&last), BearerChallenge::default()).await {
-                Ok(next) => (last, renewed) = (next, renewed + 1),
+            match account.refresh(Some(&last), BearerChallenge::default()).await {
+                Ok(next) => (last, refreshed) = (next, refreshed + 1),
                 Err(error) => {
                     assert_eq!(error, account.rejected());
                     refused += 1;
@@ -628,13 +628,13 @@ pub(super) mod tests {
             }
             tokio::time::advance(Duration::from_millis(100)).await;
         }
-        assert_eq!(script.requests().len(), renewed);
-        assert!((5..=10).contains(&renewed), "{renewed} renewals in 2 min, {refused} refused");
+        assert_eq!(script.requests().len(), refreshed);
+        assert!((5..=10).contains(&refreshed), "{refreshed} refreshes in 2 min, {refused} refused");
         assert_eq!(token(&account).await, Ok(Some("Bearer first".into())), "for other requests");
-        // One that has lived for long is renewed at once.
+        // One that has lived for long is refreshed at once.
         tokio::time::advance(MAX_REFUSAL_PAUSE).await;
-        let renewed = account.renew(Some(&last), BearerChallenge::default()).await;
-        renewed.expect("renewed");
+        let refreshed = account.refresh(Some(&last), BearerChallenge::default()).await;
+        refreshed.expect("refreshed");
     }
 
     #[tokio::test(start_paused = true)]
@@ -651,7 +651,7 @@ pub(super) mod tests {
             let metadata = format!(r#"{{"issuer":"{issuer}","token_endpoint":"{TOKEN_URL}"}}"#);
             script.document(&format!("{issuer}/.well-known/oauth-authorization-server"), &metadata);
             issue(&script, "token", 100);
-            let issued = account.renew(None, BearerChallenge::default()).await;
+            let issued = account.refresh(None, BearerChallenge::default()).await;
             let posts = script.requests().iter().filter(|it| it.starts_with("POST")).count();
             (issued.map(|token| sent(&token)), posts)
         };
@@ -695,7 +695,7 @@ pub(super) mod tests {
             "https://mcp.test/.well-known/oauth-authorization-server",
             r#"{"issuer":"https://mcp.test","token_endpoint":"https://mcp.test/token"}"#,
         );
-        let refused = after.renew(None, BearerChallenge::default()).await;
+        let refused = after.refresh(None, BearerChallenge::default()).await;
         let text = error("https://mcp.test", first).0;
         assert_eq!(refused.map(|token| sent(&token)), text);
     }
@@ -725,9 +725,9 @@ pub(super) mod tests {
                 script.document(own, resource);
                 script.document(place, server);
                 issue(&script, access_token, 100);
-                let issued = account.renew(None, BearerChallenge::default()).await;
+                let issued = account.refresh(None, BearerChallenge::default()).await;
                 script.document(url, &document);
-                let failed = account.renew(issued.as_ref().ok(), BearerChallenge::default()).await;
+                let failed = account.refresh(issued.as_ref().ok(), BearerChallenge::default()).await;
                 let error = failed.expect_err(&document).to_string();
                 assert!(error.contains("***") && !error.contains(&canary), "{error}");
                 assert!(account.is_repeated_in(&canary));
@@ -753,14 +753,14 @@ pub(super) mod tests {
         server("https://evil.test");
         script.document(place, &resource("https://id.test"));
         issue(&script, "first", 100);
-        let first = account.renew(None, BearerChallenge::default()).await.expect("issued");
+        let first = account.refresh(None, BearerChallenge::default()).await.expect("issued");
         assert_eq!(sent(&first), "Bearer first");
         script.requests();
         script.document(place, &resource("https://evil.test"));
-        let renewed = account.renew(Some(&first), BearerChallenge::default()).await;
+        let refreshed = account.refresh(Some(&first), BearerChallenge::default()).await;
         let error = "the upstream names the authorization server https://evil.test instead of \
                      https://id.test: if that is right, set auth.issuer";
-        assert_eq!(renewed.map(|token| sent(&token)), Err(OAuthError::Refused(error.into())));
+        assert_eq!(refreshed.map(|token| sent(&token)), Err(OAuthError::Refused(error.into())));
         let requests = script.requests();
         assert!(requests.iter().all(|request| request.starts_with("GET ")), "{requests:?}");
     }
@@ -775,7 +775,7 @@ pub(super) mod tests {
         script.document(place, &moved("token"));
         let issued = r#"{"access_token":"x","token_type":"Bearer","expires_in":10}"#;
         script.document("https://mcp.test/token", issued);
-        account.renew(None, BearerChallenge::default()).await.expect("issued");
+        account.refresh(None, BearerChallenge::default()).await.expect("issued");
         script.respond("https://mcp.test/token", 404, "");
         script.document(place, &moved("new"));
         script.document("https://mcp.test/new", issued);
@@ -829,7 +829,7 @@ pub(super) mod tests {
                 "https://mcp.test/token",
                 r#"{"access_token":"x","token_type":"Bearer"}"#,
             );
-            account.renew(None, BearerChallenge::default()).await.expect("issued");
+            account.refresh(None, BearerChallenge::default()).await.expect("issued");
             let request = script.take_requests().pop().expect("a request");
             let form = url::form_urlencoded::parse(request.body()).into_owned();
             let grant = ("grant_type".to_owned(), "client_credentials".to_owned());
@@ -839,21 +839,21 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_renewal_outlives_the_request_that_started_it_and_ends_with_weir() {
+    async fn a_refresh_outlives_the_request_that_started_it_and_ends_with_weir() {
         let (account, script) = account();
         issue(&script, "first", 100);
         let mut request = std::pin::pin!(account.token());
         assert!(futures::poll!(&mut request).is_pending());
-        let renewal = account.state.lock().renewal.clone().expect("it runs");
+        let refresh = account.state.lock().refresh.clone().expect("it runs");
         // The request is not polled any more.
-        assert_eq!(renewal.await.as_ref().map(sent), Ok("Bearer first".into()));
+        assert_eq!(refresh.await.as_ref().map(sent), Ok("Bearer first".into()));
         let (account, _) = super::tests::account();
         account.stop.cancel();
         assert_eq!(token(&account).await, Err(stopping()));
     }
 
     #[test]
-    fn a_renewal_outlives_the_runtime_of_the_request_that_started_it() {
+    fn a_refresh_outlives_the_runtime_of_the_request_that_started_it() {
         let runtime = || {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             runtime.enable_all().build().expect("a runtime")
@@ -883,8 +883,8 @@ pub(super) mod tests {
         let first = account.token().await.expect("issued").expect("a token");
         assert_eq!(requested(), None);
         issue(&script, "second", 100);
-        let renewals = (0..50).map(|_| account.renew(Some(&first), demand("a b")));
-        let all = futures::future::join_all(renewals).await;
+        let refreshes = (0..50).map(|_| account.refresh(Some(&first), demand("a b")));
+        let all = futures::future::join_all(refreshes).await;
         assert!(all.iter().all(|it| it.as_ref().map(sent) == Ok("Bearer second".into())));
         assert_eq!(requested().as_deref(), Some("a b"));
         let second = account.token().await.expect("issued").expect("a token");
@@ -893,24 +893,24 @@ pub(super) mod tests {
         let expected = "the upstream demands b, a scope that was requested, and was not granted or \
                         is not enough";
         assert_eq!(refused.to_string(), expected);
-        let refused = account.renew(Some(&second), demand("b")).await.map(|token| sent(&token));
+        let refused = account.refresh(Some(&second), demand("b")).await.map(|token| sent(&token));
         assert_eq!(refused, Err(OAuthError::Refused(expected.into())));
         assert!(script.requests().is_empty());
         issue(&script, "third", 100);
-        let third = account.renew(Some(&second), demand("c")).await.expect("issued");
+        let third = account.refresh(Some(&second), demand("c")).await.expect("issued");
         assert_eq!(requested().as_deref(), Some("a b c"));
-        let refused = account.renew(Some(&third), demand("d")).await;
+        let refused = account.refresh(Some(&third), demand("d")).await;
         assert!(refused.is_err_and(|error| error.to_string().ends_with("try again in 10 min")));
         tokio::time::advance(Duration::from_secs(81)).await;
         issue(&script, "fourth", 100);
         token(&account).await.expect("valid");
-        let renewal = account.state.lock().renewal.clone().expect("it runs");
-        renewal.await.expect("renewed");
+        let refresh = account.state.lock().refresh.clone().expect("it runs");
+        refresh.await.expect("refreshed");
         assert_eq!(requested().as_deref(), Some("a b c"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_with_the_same_demand_share_a_token_and_none_joins_a_renewal_without_it() {
+    async fn requests_with_the_same_demand_share_a_token_and_none_joins_a_refresh_without_it() {
         let (account, script) = account();
         let demand = BearerChallenge {
             scope: Some("c".into()),
@@ -924,10 +924,10 @@ pub(super) mod tests {
         issue(&script, "second", 100);
         account.token().await.expect("still valid");
         let (one, other) = tokio::join!(
-            account.renew(Some(&first), demand.clone()),
-            account.renew(Some(&first), demand.clone())
+            account.refresh(Some(&first), demand.clone()),
+            account.refresh(Some(&first), demand.clone())
         );
-        let [one, other] = [one, other].map(|renewed| renewed.expect("issued").number);
+        let [one, other] = [one, other].map(|refreshed| refreshed.expect("issued").number);
         assert_eq!((one, other), (3, 3));
         let requests = script.take_requests();
         let scopes: Vec<_> = requests
@@ -957,15 +957,15 @@ pub(super) mod tests {
             error: Some("insufficient_scope".into()),
             ..BearerChallenge::default()
         };
-        let refused = account.renew(Some(&first), demand).await;
+        let refused = account.refresh(Some(&first), demand).await;
         assert!(matches!(refused, Err(OAuthError::Refused(_))), "{refused:?}");
         assert_eq!(token(&account).await, Ok(Some("Bearer first".into())));
         script.requests();
         issue(&script, "second", 100);
         tokio::time::advance(Duration::from_secs(81)).await;
         token(&account).await.expect("valid");
-        let renewal = account.state.lock().renewal.clone().expect("it runs");
-        assert_eq!(renewal.await.as_ref().map(sent), Ok("Bearer second".into()));
+        let refresh = account.state.lock().refresh.clone().expect("it runs");
+        assert_eq!(refresh.await.as_ref().map(sent), Ok("Bearer second".into()));
         let request = script.take_requests().pop().expect("a request");
         let mut form = url::form_urlencoded::parse(request.body());
         assert!(form.all(|(name, _)| name != "scope"));
@@ -986,12 +986,12 @@ pub(super) mod tests {
         };
         name_server("https://down.test");
         script.fail(TOKEN_URL);
-        let failed = account.renew(None, BearerChallenge::default()).await;
+        let failed = account.refresh(None, BearerChallenge::default()).await;
         assert!(matches!(failed, Err(OAuthError::Unavailable(_))), "{failed:?}");
         name_server("https://id.test");
         issue(&script, "first", 100);
         tokio::time::advance(Duration::from_secs(5)).await;
-        let issued = account.renew(None, BearerChallenge::default()).await;
+        let issued = account.refresh(None, BearerChallenge::default()).await;
         assert_eq!(issued.as_ref().map(sent), Ok("Bearer first".into()));
     }
 }

@@ -233,7 +233,7 @@ async fn fetch<T: Document>(client: &OAuthClient<'_>, url: &str) -> Result<Optio
     }
 }
 
-/// Statuses of a server that answers later.
+/// Statuses of a server that responds later.
 const IS_BUSY: [StatusCode; 3] =
     [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
 

@@ -49,7 +49,7 @@ pub use access_token::AccessToken;
 pub use access_token::{TokenFinders, token_finders};
 pub use account::{Account, TokenOutcome};
 pub use challenge::BearerChallenge;
-pub use exchange::{ANSWER_TIMEOUT, Exchange, ExchangeHttp, finish_exchanges, timeout_awake};
+pub use exchange::{Exchange, ExchangeHttp, RESPONSE_TIMEOUT, finish_exchanges, timeout_awake};
 pub use sign_in::SignIn;
 pub use signing_key::SigningKey;
 pub use vault::{SignInNumber, SignInRecord, StateFolderProblem, Vault};

@@ -1,8 +1,8 @@
 //! Vault: the sign-ins that outlive the process, in sealed files of the state folder.
 //!
-//! Processes that share the folder share the sign-ins. One of them renews the tokens of a record,
-//! which takes as long as its authorization server does; a change of a record takes a moment, so
-//! that a user signs in and out whatever the others wait for.
+//! Processes that share the folder share the sign-ins. One of them refreshes the tokens of a
+//! record, which takes as long as its authorization server does; a change of a record takes a
+//! moment, so that a user signs in and out whatever the others wait for.
 //!
 //! Invariants: a record is replaced as a whole, and is on disk before its tokens are used. It is
 //! changed only if it is still the one that was read. A file that was moved to another name, or
@@ -628,10 +628,11 @@ mod tests {
         assert_eq!(files(), before);
         let space = vault.reserve_space().expect("there is space");
         assert_eq!(space.0.as_file().metadata().expect("a file").len(), MAX_RECORD_BYTES);
-        let renewed = SignInRecord { access_token: "x".repeat(16_384).as_str().into(), ..record() };
-        let write = |_| (RecordChange::Write(Box::new(renewed.clone())), ());
+        let access_token = "x".repeat(16_384).as_str().into();
+        let refreshed = SignInRecord { access_token, ..record() };
+        let write = |_| (RecordChange::Write(Box::new(refreshed.clone())), ());
         Vault::change(state.path(), "hub", Some(space), write).await.expect("written");
-        assert_eq!((files(), vault.read("hub")), (before, Ok(Some(renewed))));
+        assert_eq!((files(), vault.read("hub")), (before, Ok(Some(refreshed))));
         fs::remove_dir_all(&vault.folder).expect("removed");
         let refused = vault.reserve_space().map(drop);
         assert!(matches!(refused, Err(OAuthError::Unavailable(_))), "{refused:?}");
@@ -721,10 +722,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_user_signs_in_and_out_while_others_renew_or_were_stopped() {
+    async fn a_user_signs_in_and_out_while_others_refresh_or_were_stopped() {
         let state = tempfile::tempdir().expect("a folder");
         let vault = sign_in(state.path(), "hub", record()).await;
-        let _renewing = vault.lock_renewal("hub").await.expect("locked");
+        let _refreshing = vault.lock_refresh("hub").await.expect("locked");
         let second = SignInRecord { access_token: "second".into(), ..record() };
         Vault::sign_in(state.path(), "hub", second.clone())
             .now_or_never()

@@ -1,8 +1,8 @@
 //! User's sign-in of an account, which the vault keeps and other processes use, too.
 //!
-//! Invariants: a renewed sign-in is written before its tokens are used; one that cannot be written
+//! Invariants: a refreshed sign-in is written before its tokens are used; one that cannot be written
 //! is kept in memory until it can. A sign-in that was removed or replaced is not used for longer
-//! than [`LOOK_INTERVAL`], and what a renewal of it has obtained is revoked. One that cannot be
+//! than [`LOOK_INTERVAL`], and what a refresh of it has obtained is revoked. One that cannot be
 //! read is not used.
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Account, AccountState, RenewalFailure, sign_in_replaced, stopping};
+use super::{Account, AccountState, RefreshFailure, sign_in_replaced, stopping};
 use crate::access_token::authorization;
 use crate::token_request::{IssuedToken, TokenGrant, TokenRequest};
 use crate::url_rules::OAuthClient;
@@ -28,8 +28,8 @@ impl Account {
             self.look(&mut state, Instant::now());
             let is_new = match &state.failure {
                 Some(
-                    RenewalFailure { error: OAuthError::Unavailable(_), .. }
-                    | RenewalFailure { is_over: true, .. },
+                    RefreshFailure { error: OAuthError::Unavailable(_), .. }
+                    | RefreshFailure { is_over: true, .. },
                 )
                 | None => false,
                 Some(failure) => {
@@ -112,11 +112,11 @@ impl Account {
         }
     }
 
-    /// Returns the user's sign-in, when no other process renews it.
+    /// Returns the user's sign-in, when no other process refreshes it.
     async fn lock_sign_in(&self) -> Result<(Vault, FileLock, SignInRecord), OAuthError> {
         let (folder, name) = (self.folder()?, &*self.name);
         let opened = Vault::open_existing(folder)?.ok_or_else(|| self.no_sign_in())?;
-        let lock = opened.lock_renewal(name).await?;
+        let lock = opened.lock_refresh(name).await?;
         // The keys may have been changed before the lock was there.
         let vault = Vault::open_existing(folder)?.ok_or_else(|| self.no_sign_in())?;
         let record = vault.read(name)?.filter(|record| record.is_of(&self.settings));
@@ -138,13 +138,13 @@ impl Account {
         Ok(self.state.lock().last.as_ref() != Some(&token))
     }
 
-    /// Returns the token of the user's sign-in. If it is the last one, it is renewed first: another
+    /// Returns the token of the user's sign-in. If it is the last one, it is refreshed first: another
     /// process may have done that already.
-    pub(super) async fn renew_sign_in(
+    pub(super) async fn refresh_sign_in(
         &self,
         configured: Option<&RegisteredClient>,
     ) -> Result<(IssuedToken, SignInNumber), OAuthError> {
-        // It ends when the renewed sign-in is kept.
+        // It ends when the refreshed sign-in is kept.
         let exchange = Exchange::new(&self.name);
         let http = exchange.over(&*self.http);
         let client = OAuthClient::new(&http, &self.settings);
@@ -177,9 +177,9 @@ impl Account {
         let issued = self.unless_stopping_before(&exchange, request.send(&client)).await;
         match issued.map_err(|error| error.without(record.secrets())) {
             Ok(issued) => {
-                let mut renewed = record.clone();
-                renewed.renew(&issued, &self.settings);
-                let written = self.write(Box::new((record, renewed)), Some(space)).await?;
+                let mut refreshed = record.clone();
+                refreshed.replace_tokens(&issued, &self.settings);
+                let written = self.write(Box::new((record, refreshed)), Some(space)).await?;
                 Ok((issued, written.number))
             }
             Err(OAuthError::SignInNeeded(text)) => Err(self.end(&record, &text).await?),
@@ -206,22 +206,22 @@ impl Account {
         }
     }
 
-    /// Writes a renewed sign-in in place of the one before. If that fails, it is kept in memory,
+    /// Writes a refreshed sign-in in place of the one before. If that fails, it is kept in memory,
     /// and written later: the authorization server may have ended the former refresh token.
     async fn write(
         &self,
-        renewal: Box<(SignInRecord, SignInRecord)>,
+        refresh: Box<(SignInRecord, SignInRecord)>,
         space: Option<ReservedSpace>,
     ) -> Result<SignInRecord, OAuthError> {
-        let (before, renewed) = &*renewal;
+        let (before, refreshed) = &*refresh;
         let replace = |present: Result<Option<SignInRecord>, OAuthError>| match present {
             Ok(Some(present)) if present.has_tokens_of(before) => {
                 // The upstream may have demanded scopes in the meantime.
                 let step_up = present.step_up;
-                let record = SignInRecord { step_up, ..renewed.clone() };
+                let record = SignInRecord { step_up, ..refreshed.clone() };
                 (RecordChange::Write(Box::new(record.clone())), Ok(Ok(record)))
             }
-            // Another process may have renewed it, after this one had been stopped.
+            // Another process may have refreshed it, after this one had been stopped.
             Ok(present) => (RecordChange::None, Err(present.map(Box::new))),
             Err(error) => (RecordChange::None, Ok(Err(error))),
         };
@@ -232,11 +232,11 @@ impl Account {
                 Ok(record)
             }
             Ok(Err(error)) => {
-                self.state.lock().unwritten = Some(renewal);
+                self.state.lock().unwritten = Some(refresh);
                 Err(error)
             }
             Err(present) => {
-                self.drop_tokens(renewal.1, present.as_deref());
+                self.drop_tokens(refresh.1, present.as_deref());
                 Err(sign_in_replaced())
             }
         }
@@ -307,13 +307,13 @@ mod tests {
         SignInRecord { expires: Some(unix_time().as_secs() + 1_000), ..record() }
     }
 
-    async fn renew(account: &Arc<Account>, token: &AccessToken) -> Result<String, OAuthError> {
-        let renewed = account.renew(Some(token), BearerChallenge::default()).await;
-        renewed.as_ref().map(sent).map_err(Clone::clone)
+    async fn refresh(account: &Arc<Account>, token: &AccessToken) -> Result<String, OAuthError> {
+        let refreshed = account.refresh(Some(token), BearerChallenge::default()).await;
+        refreshed.as_ref().map(sent).map_err(Clone::clone)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sign_in_is_used_and_renewed_and_what_is_renewed_is_kept() {
+    async fn a_sign_in_is_used_and_refreshed_and_what_is_refreshed_is_kept() {
         let state = tempfile::tempdir().expect("a folder");
         let open_account = || {
             open(Settings {
@@ -338,7 +338,7 @@ mod tests {
         let response = r#"{"access_token":"second","token_type":"Bearer","expires_in":1000,"refresh_token":"next"}"#;
         script.document(TOKEN_URL, response);
         let first = account.token().await.expect("there").expect("a token");
-        let second = account.renew(Some(&first), BearerChallenge::default()).await.expect("issued");
+        let second = account.refresh(Some(&first), BearerChallenge::default()).await.expect("issued");
         assert_eq!(sent(&second), "Bearer second");
         let request = script.take_requests().pop().expect("a request");
         assert_eq!(request.uri(), TOKEN_URL);
@@ -352,21 +352,21 @@ mod tests {
                 pair("resource", "https://mcp.test/mcp")
             ]
         );
-        let renewed = vault.read("hub").expect("readable").expect("a record");
-        assert_eq!(renewed.refresh_token, Some("next".into()));
-        // Another process uses what this one has renewed.
+        let refreshed = vault.read("hub").expect("readable").expect("a record");
+        assert_eq!(refreshed.refresh_token, Some("next".into()));
+        // Another process uses what this one has refreshed.
         let (other, other_script) = open_account();
         assert_eq!(token(&other).await, Ok(Some("Bearer second".into())));
         assert!(other_script.requests().is_empty());
 
         // A server that fails does not end the sign-in; one that refuses the refresh token does.
         script.fail(TOKEN_URL);
-        let failed = account.renew(Some(&second), BearerChallenge::default()).await;
+        let failed = account.refresh(Some(&second), BearerChallenge::default()).await;
         assert!(matches!(failed, Err(OAuthError::Unavailable(_))), "{failed:?}");
         assert!(vault.read("hub").expect("readable").is_some());
         tokio::time::advance(Duration::from_secs(75)).await;
         script.respond(TOKEN_URL, 400, r#"{"error":"invalid_grant"}"#);
-        let failed = account.renew(Some(&second), BearerChallenge::default()).await;
+        let failed = account.refresh(Some(&second), BearerChallenge::default()).await;
         assert_eq!(
             failed.map(|token| sent(&token)),
             needed().map(|_: Option<String>| String::new())
@@ -450,7 +450,7 @@ mod tests {
         };
         let first = account.token().await.expect("there").expect("a token");
         for _ in 0..3 {
-            let refused = account.renew(Some(&first), demand.clone()).await;
+            let refused = account.refresh(Some(&first), demand.clone()).await;
             let text = "the upstream demands b: sign in again with `weir login hub`";
             let refused = refused.map(|token| sent(&token));
             assert_eq!(refused, Err(OAuthError::SignInNeeded(text.into())));
@@ -463,7 +463,7 @@ mod tests {
         // The user signs in again, with `weir login`.
         let access_token = "wider".into();
         write(&SignInRecord { access_token, scope, ..demanded }).await;
-        let wider = account.renew(Some(&first), demand.clone()).await.expect("there");
+        let wider = account.refresh(Some(&first), demand.clone()).await.expect("there");
         assert_eq!(sent(&wider), "Bearer wider");
         let refused = account.reject(&wider, &demand).await;
         assert!(matches!(&refused, OAuthError::Refused(text) if text.contains("was requested")));
@@ -513,13 +513,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sign_in_has_a_number_that_renewals_keep_and_the_next_sign_in_changes() {
+    async fn a_sign_in_has_a_number_that_refreshes_keep_and_the_next_sign_in_changes() {
         let state = tempfile::tempdir().expect("a folder");
         let (first, second) = (SignInNumber::random(), SignInNumber::random());
         let vault = keep(&state, &SignInRecord { number: first, ..record() }).await;
         let (account, script) = of_user(&state);
         assert_eq!(account.sign_in(), Some(first));
-        issue(&script, "renewed", 1_000);
+        issue(&script, "refreshed", 1_000);
         let token = account.token().await.expect("there").expect("a token");
         assert_eq!((token.sign_in(), account.sign_in()), (first, Some(first)));
         assert_eq!(vault.read("hub").expect("readable").expect("a record").number, first);
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sign_in_that_is_replaced_or_removed_in_a_renewal_stays_so_and_its_tokens_are_revoked()
+    async fn a_sign_in_that_is_replaced_or_removed_in_a_refresh_stays_so_and_its_tokens_are_revoked()
      {
         const REVOKED: &str = "POST https://id.test/revoke";
         let number = SignInNumber::random();
@@ -564,7 +564,7 @@ mod tests {
             let vault = keep(&state, &before).await;
             let (account, script) = of_user(&state);
             script.respond("https://id.test/revoke", 200, "");
-            issue(&script, "renewed", 1_000);
+            issue(&script, "refreshed", 1_000);
             let mut request = std::pin::pin!(account.token());
             while script.requests().is_empty() {
                 assert!(futures::poll!(&mut request).is_pending());
@@ -644,7 +644,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_renewed_sign_in_that_cannot_be_written_is_not_lost() {
+    async fn a_refreshed_sign_in_that_cannot_be_written_is_not_lost() {
         let state = tempfile::tempdir().expect("a folder");
         let vault = keep(&state, &record()).await;
         let (account, script) = of_user(&state);
@@ -778,7 +778,7 @@ mod tests {
         let (account, script) = of_user(&state);
         let first = account.token().await.expect("there").expect("a token");
         account.accept(&first);
-        assert!(matches!(renew(&account, &first).await, Err(OAuthError::SignInNeeded(_))));
+        assert!(matches!(refresh(&account, &first).await, Err(OAuthError::SignInNeeded(_))));
         assert!(account.sign_in_needed().is_some());
         // The upstream refuses one request, and accepts others.
         let first = account.token().await.expect("there").expect("a token");
@@ -788,7 +788,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_token_that_cannot_be_renewed_is_good_until_it_expires_or_is_refused() {
+    async fn a_token_that_cannot_be_refreshed_is_good_until_it_expires_or_is_refused() {
         let expires = Some(unix_time().as_secs() + 1_000);
         let lasting = SignInRecord { refresh_token: None, expires, ..record() };
         for is_refused in [false, true] {
@@ -802,7 +802,7 @@ mod tests {
             assert!(matches!(*account.outcomes().borrow(), crate::TokenOutcome::Failed(_)));
             assert_eq!(account.sign_in_needed(), None);
             if is_refused {
-                assert!(matches!(renew(&account, &due).await, Err(OAuthError::SignInNeeded(_))));
+                assert!(matches!(refresh(&account, &due).await, Err(OAuthError::SignInNeeded(_))));
             } else {
                 tokio::time::advance(Duration::from_secs(200)).await;
                 assert!(matches!(token(&account).await, Err(OAuthError::SignInNeeded(_))));
@@ -813,10 +813,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_renewal_that_waits_for_the_lock_or_has_no_connection_yet_ends_when_weir_stops() {
+    async fn a_refresh_that_waits_for_the_lock_or_has_no_connection_yet_ends_when_weir_stops() {
         let state = tempfile::tempdir().expect("a folder");
         let vault = keep(&state, &record()).await;
-        let lock = vault.lock_renewal("hub").await.expect("locked");
+        let lock = vault.lock_refresh("hub").await.expect("locked");
         let (account, script) = of_user(&state);
         issue(&script, "second", 1_000);
         let mut request = std::pin::pin!(account.token());

@@ -10,7 +10,7 @@ use crate::access_token::AccessToken;
 use crate::challenge::BearerChallenge;
 
 impl Account {
-    /// Records that the upstream has refused a token that [`Account::renew`] has just returned, and
+    /// Records that the upstream has refused a token that [`Account::refresh`] has just returned, and
     /// returns the error for that request. For a while no other one is requested because of such
     /// refusals.
     pub async fn reject(&self, token: &AccessToken, challenge: &BearerChallenge) -> OAuthError {
@@ -38,7 +38,7 @@ impl Account {
     }
 }
 
-/// Pace of the renewals that an upstream causes because it refuses tokens.
+/// Pace of the refreshes that an upstream causes because it refuses tokens.
 #[derive(Debug, Default)]
 pub(super) struct RefusalPace {
     issued: Option<Instant>,
@@ -47,7 +47,7 @@ pub(super) struct RefusalPace {
 }
 
 impl RefusalPace {
-    /// Returns whether a token that was refused may be renewed now. After a few that were refused
+    /// Returns whether a token that was refused may be refreshed now. After a few that were refused
     /// when they were young there are pauses, which grow.
     pub(super) fn allows(&mut self, now: Instant) -> bool {
         let Some(age) = self.issued.map(|issued| now.duration_since(issued)) else { return true };
@@ -70,9 +70,9 @@ impl RefusalPace {
     }
 }
 
-/// Number of young tokens in turn that are renewed at once when they are refused.
+/// Number of young tokens in turn that are refreshed at once when they are refused.
 const FREE_REFUSALS: u32 = 2;
-/// Shortest and longest pause between renewals because of refusals. A token that lives as long as
+/// Shortest and longest pause between refreshes because of refusals. A token that lives as long as
 /// the longest one is no young one.
 const MIN_REFUSAL_PAUSE: Duration = Duration::from_secs(1);
 pub(super) const MAX_REFUSAL_PAUSE: Duration = Duration::from_secs(60);

@@ -17,8 +17,8 @@ impl Account {
         refused: Option<&AccessToken>,
         challenge: &BearerChallenge,
     ) -> Result<Option<AccessToken>, OAuthError> {
-        // A renewal that runs may be without these scopes.
-        let running = self.state.lock().renewal.clone();
+        // A refresh that runs may be without these scopes.
+        let running = self.state.lock().refresh.clone();
         if let Some(running) = running {
             let _ = running.await;
         }

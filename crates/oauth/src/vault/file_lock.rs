@@ -58,13 +58,13 @@ impl FileLock {
 }
 
 impl Vault {
-    /// Waits until no other process renews the tokens of an upstream's record. One that has been
+    /// Waits until no other process refreshes the tokens of an upstream's record. One that has been
     /// stopped is not waited for.
     ///
     /// # Errors
     ///
-    /// Other processes renew them, and do not finish; or the file cannot be created.
-    pub(crate) async fn lock_renewal(&self, upstream: &str) -> Result<FileLock, OAuthError> {
+    /// Other processes refresh them, and do not finish; or the file cannot be created.
+    pub(crate) async fn lock_refresh(&self, upstream: &str) -> Result<FileLock, OAuthError> {
         // Each process that is stopped keeps one of the files.
         for number in 0..MAX_STOPPED {
             let suffix = if number == 0 { "lock".to_owned() } else { format!("lock{number}") };
@@ -123,7 +123,7 @@ const CHANGES: &str = "changes.lock";
 /// Time for which one process may have a lock: longer than its request takes. One that has it for
 /// longer was stopped.
 const LOCK_PATIENCE: Duration = Duration::from_secs(15);
-/// Number of processes that may be stopped while they renew the tokens of one record.
+/// Number of processes that may be stopped while they refresh the tokens of one record.
 const MAX_STOPPED: usize = 4;
 /// Age from which on a temporary file is one that was left.
 const LEFTOVER_AGE: Duration = Duration::from_mins(1);
@@ -139,26 +139,26 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_process_at_a_time_renews_a_record_unless_the_first_was_stopped() {
+    async fn one_process_at_a_time_refreshes_a_record_unless_the_first_was_stopped() {
         let state = tempfile::tempdir().expect("a folder");
         let vault = Vault::open(state.path()).expect("a vault");
-        let first = vault.lock_renewal("hub").await.expect("locked");
-        vault.lock_renewal("other").await.expect("locked");
-        let mut second = std::pin::pin!(vault.lock_renewal("hub"));
+        let first = vault.lock_refresh("hub").await.expect("locked");
+        vault.lock_refresh("other").await.expect("locked");
+        let mut second = std::pin::pin!(vault.lock_refresh("hub"));
         assert!(futures::poll!(&mut second).is_pending());
         drop(first);
         let begin = tokio::time::Instant::now();
         let second = second.await.expect("locked");
         assert!(begin.elapsed() < Duration::from_secs(1));
         // Each holder in turn is waited for as long as the first.
-        let mut third = std::pin::pin!(vault.lock_renewal("hub"));
+        let mut third = std::pin::pin!(vault.lock_refresh("hub"));
         assert!(futures::poll!(&mut third).is_pending());
         tokio::time::sleep(LOCK_PATIENCE / 2).await;
         assert!((&mut third).now_or_never().is_none());
         drop(second);
         let stopped = third.await.expect("locked");
         let begin = tokio::time::Instant::now();
-        let next = vault.lock_renewal("hub").await.expect("it does not wait for a stopped one");
+        let next = vault.lock_refresh("hub").await.expect("it does not wait for a stopped one");
         assert!((LOCK_PATIENCE..LOCK_PATIENCE * 2).contains(&begin.elapsed()));
         drop((stopped, next));
     }

@@ -35,12 +35,12 @@ impl SignInNumber {
 /// Sign-in at the authorization server of one upstream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignInRecord {
-    /// Number of the sign-in, which renewals keep.
+    /// Number of the sign-in, which refreshes keep.
     #[serde(default)]
     pub(crate) number: SignInNumber,
     /// URL of the upstream, without its query.
     pub(crate) upstream: String,
-    /// Hash of the whole URL; records of earlier versions have none until they are renewed.
+    /// Hash of the whole URL; records of earlier versions have none until they are refreshed.
     #[serde(default)]
     pub(crate) url_hash: Option<String>,
     pub(crate) issuer: String,
@@ -89,13 +89,13 @@ impl SignInRecord {
         &self.issuer
     }
 
-    /// Unix time in seconds at which the access token expires, if it is not renewed.
+    /// Unix time in seconds at which the access token expires, if it is not refreshed.
     pub fn expires(&self) -> Option<u64> {
         self.expires
     }
 
-    /// Whether the access token can be renewed.
-    pub fn is_renewable(&self) -> bool {
+    /// Whether the access token can be refreshed.
+    pub fn is_refreshable(&self) -> bool {
         self.refresh_token.is_some()
     }
 
@@ -145,7 +145,7 @@ impl SignInRecord {
         self.expires.map(|expires| Duration::from_secs(expires).saturating_sub(unix_time()))
     }
 
-    /// Returns whether the access token is valid for some time, so that it needs no renewal.
+    /// Returns whether the access token is valid for some time, so that it needs no refresh.
     pub(crate) fn is_fresh(&self) -> bool {
         let lifetime = self.lifetime.map_or(Duration::MAX, Duration::from_secs);
         self.rest().is_none_or(|rest| rest > MIN_REST.min(lifetime / 5))
@@ -160,7 +160,7 @@ impl SignInRecord {
         RegisteredClient { id: self.client_id.clone(), credential }
     }
 
-    /// Returns the authorization server, as far as renewals need it.
+    /// Returns the authorization server, as far as refreshes need it.
     pub(crate) fn server(&self) -> ServerMetadata {
         ServerMetadata::of_token_endpoint(
             self.issuer.clone(),
@@ -177,7 +177,7 @@ impl SignInRecord {
 
     /// Replaces the tokens by new ones; without a new refresh token the old one stays (RFC 6749,
     /// 6). An access token that cannot be used replaces none.
-    pub(crate) fn renew(&mut self, issued: &IssuedToken, settings: &Settings) {
+    pub(crate) fn replace_tokens(&mut self, issued: &IssuedToken, settings: &Settings) {
         if let Ok(token) = &issued.token {
             self.access_token = token.clone();
             self.lifetime = issued.lifetime.map(|lifetime| lifetime.as_secs());
@@ -226,6 +226,6 @@ fn secret_option<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Se
 
 /// Most clients of which the authorization servers are kept.
 const MAX_BOUND: usize = 16;
-/// Time for which an access token must still be valid to be used without a renewal; less for one
+/// Time for which an access token must still be valid to be used without a refresh; less for one
 /// that lives for less than five times as long.
 const MIN_REST: Duration = Duration::from_secs(30);
