@@ -1,6 +1,6 @@
 //! Revocation of a sign-in at its authorization server (RFC 7009).
 
-use super::token_request::{Form, authenticate, form_request};
+use super::token_request::{Form, authenticate};
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
 use super::vault::SignInRecord;
 use super::{Grant, OAuthError, Settings};
@@ -35,7 +35,7 @@ impl SignInRecord {
         form.append_secret("token", token.expose());
         form.append("token_type_hint", kind);
         let authorization = authenticate(&self.server(), &client, &mut form)?;
-        let (url, request) = form_request(endpoint, form, authorization);
+        let (url, request) = form.into_request(endpoint, authorization);
         let status = OAuthClient::new(http, settings).send_for_status(&url, request).await?;
         if status.is_success() {
             return Ok(true);

@@ -1,11 +1,18 @@
 //! Tests of token requests and their responses.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
 use serde::Deserialize;
-use url::form_urlencoded;
+use url::form_urlencoded::{self, byte_serialize};
 
+use super::client_authentication::{JWT_BEARER_ASSERTION, basic};
+use super::form::FORM;
 use super::*;
+use crate::ClientCredential;
 use crate::testing::{Script, settings};
 
 const TOKEN_URL: &str = "https://id.test/token";
