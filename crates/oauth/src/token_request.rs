@@ -16,7 +16,7 @@ use super::url_rules::OAuthClient;
 use super::{Grant, OAuthError, RegisteredClient, Settings};
 pub(super) use client_authentication::{authenticate, sensitive};
 pub(super) use form::Form;
-pub(super) use token_response::{IssuedToken, UnusableToken};
+pub(super) use token_response::IssuedToken;
 use token_response::{read_part, read_response};
 use weir_base::files::regular_file;
 use weir_base::secrets::secret::Secret;

@@ -229,3 +229,54 @@ const MAX_BOUND: usize = 16;
 /// Time for which an access token must still be valid to be used without a refresh; less for one
 /// that lives for less than five times as long.
 const MIN_REST: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::record;
+
+    #[test]
+    fn a_record_is_of_the_settings_with_which_it_was_made() {
+        let of_user = |client: Option<&str>| Settings {
+            grant: Grant::AuthorizationCode {
+                client: client.map(|id| RegisteredClient {
+                    id: id.into(),
+                    credential: ClientCredential::None,
+                }),
+            },
+            ..crate::testing::settings()
+        };
+        let named = ResourceIndicator::Named("urn:x".into());
+        let configured = SignInRecord { is_configured_client: true, ..record() };
+        assert!(record().is_of(&of_user(None)));
+        assert!(configured.is_of(&of_user(Some("weir"))));
+        for (record, settings) in [
+            (configured, of_user(None)),
+            // An authorization server has given this name to a client that registered itself.
+            (SignInRecord { number: SignInNumber::random(), ..record() }, of_user(Some("weir"))),
+            (record(), of_user(Some("other"))),
+            (record(), Settings { resource: ResourceIndicator::None, ..of_user(None) }),
+            (record(), Settings { resource: named.clone(), ..of_user(None) }),
+            (SignInRecord { resource: None, ..record() }, of_user(None)),
+            (SignInRecord { resource: Some("urn:x".into()), ..record() }, of_user(None)),
+            (SignInRecord { url_hash: Some("other".into()), ..record() }, of_user(None)),
+            (record(), crate::testing::settings()),
+        ] {
+            assert!(!record.is_of(&settings), "{record:?}");
+        }
+        let issued_by = |issuer: &str| Settings { issuer: Some(issuer.into()), ..of_user(None) };
+        assert!(record().is_of(&issued_by("https://id.test")));
+        assert!(record().is_of(&issued_by("https://id.test/")));
+        assert!(!record().is_of(&issued_by("https://id.test/t")));
+        let of_name = SignInRecord { resource: Some("urn:x".into()), ..record() };
+        assert!(of_name.is_of(&Settings { resource: named, ..of_user(None) }));
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_is_read() {
+        let mut json = serde_json::to_value(record()).expect("JSON");
+        let members = json.as_object_mut().expect("an object");
+        assert!(members.remove("number").is_some() && members.remove("url_hash").is_some());
+        assert_eq!(serde_json::from_value::<SignInRecord>(json).expect("valid"), record());
+    }
+}
