@@ -55,6 +55,12 @@ impl RecordVersion {
     pub(super) fn has_record(self) -> bool {
         self.record.is_some()
     }
+
+    /// Returns the version of a record in a test.
+    #[cfg(test)]
+    pub(super) fn numbered(number: u64) -> Self {
+        Self { record: Some((number, 0, 0)), notes: None }
+    }
 }
 
 /// Change of a record.

@@ -8,8 +8,11 @@ use futures::FutureExt;
 
 use super::sealed_folder::MAX_RECORD_BYTES;
 use super::*;
+use crate::access_token::{AccessToken, TokenNumber};
 use crate::testing::record;
 use crate::token_request::IssuedToken;
+use weir_base::secrets::sealing::SealingKeys;
+use weir_base::secrets::secret::random_token;
 
 async fn sign_in(state: &Path, upstream: &str, record: SignInRecord) -> Vault {
     let _ = Vault::sign_in(state, upstream, record).await.expect("written");
@@ -58,7 +61,8 @@ async fn a_record_is_sealed_replaced_and_removed() {
 fn what_is_debugged_shows_no_secret() {
     let (token, lifetime) = (Ok("hunter4".into()), None);
     let issued = IssuedToken { token, refresh_token: Some("hunter5".into()), lifetime };
-    let access = crate::AccessToken::new(&issued, SignInNumber::default(), 1).expect("valid");
+    let (number, now) = (TokenNumber::default(), tokio::time::Instant::now());
+    let access = AccessToken::new(&issued, SignInNumber::default(), number, now).expect("valid");
     let settings = crate::testing::settings();
     let client = SignInRecord { client_secret: Some("hunter6".into()), ..record() };
     let shown = format!("{client:?} {issued:?} {access:?} {settings:?} {:?}", client.client());
