@@ -109,7 +109,7 @@ impl Account {
     pub fn succeed(&self, before: &Self) {
         let (server, unwritten) = {
             let mut before = before.state.lock();
-            (before.server.after(), before.sign_in.take_unwritten())
+            (ServerBinding::succeed(&before.server), before.sign_in.take_unwritten())
         };
         let mut state = self.state.lock();
         state.server = server;
@@ -137,7 +137,7 @@ impl Account {
                 self.watches.publish(TokenOutcome::Failed(error.clone()));
                 return Err(error);
             }
-            let can_request = self.client.can_begin() || state.server.challenge().is_some();
+            let can_request = self.client.can_begin() || state.server.challenge.is_some();
             let action = state.tokens.apply(Event::Needed { can_request }, now);
             self.obtain(&mut state, action)?
         };
@@ -162,7 +162,9 @@ impl Account {
     ) -> Result<AccessToken, OAuthError> {
         let refused = refused.map(AccessToken::number);
         let demands_scope = challenge.demands_scope();
-        if demands_scope && let Some(token) = scope_demand::follow(self, refused, &challenge).await? {
+        if demands_scope
+            && let Some(token) = scope_demand::follow(self, refused, &challenge).await?
+        {
             return Ok(token);
         }
         let obtained = {
@@ -244,7 +246,7 @@ impl Account {
             true => TaskTracker::new(),
             false => client.tracker.clone(),
         };
-        let refresh = TokenRefresh::new(account).run();
+        let refresh = TokenRefresh { account, sign_in: state.tokens.sign_in() }.run();
         let refresh = tasks.spawn_on(refresh, &client.runtime);
         let refresh = refresh.map(|ended| ended.unwrap_or_else(|_| Err(stopping())));
         let refresh = refresh.boxed().shared();
@@ -297,8 +299,8 @@ impl Account {
         state.tokens.sign_in_needed(Instant::now()).map(str::to_owned)
     }
 
-    /// Checks, once in a while, whether another process has changed the user's sign-in: the token of
-    /// one that was removed or replaced is not used any more.
+    /// Checks, once in a while, whether another process has changed the user's sign-in: the token
+    /// of one that was removed or replaced is not used any more.
     fn check_sign_in(&self, state: &mut AccountState, now: Instant) {
         let known = state.tokens.sign_in();
         let Some(change) = state.sign_in.check(&self.client, known, now) else { return };

@@ -1,15 +1,10 @@
-//! Sign-in by a user: the authorization code flow with PKCE (OAuth 2.1, 4.1; RFC 7636; RFC 9207).
-//!
-//! Invariants: a response is used only if its state and its issuer are those of the request. What a
-//! response of another issuer says is not shown.
+//! Sign-in by a user: the authorization code flow with PKCE (OAuth 2.1, 4.1).
 
+mod authorization_request;
 #[cfg(test)]
 mod tests;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use subtle::ConstantTimeEq;
-use url::{Url, form_urlencoded};
+use url::Url;
 
 use super::challenge::BearerChallenge;
 use super::discovery::{Discovered, discover};
@@ -17,13 +12,12 @@ use super::metadata::is_same_issuer;
 use super::registration::register;
 use super::step_up::StepUp;
 use super::token_request::{TokenGrant, TokenRequest};
-use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient, without_parameters};
+use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
 use super::vault::{SignInNumber, SignInRecord, binding};
 use super::{ClientCredential, Grant, OAuthError, RegisteredClient, Settings};
+use authorization_request::AuthorizationRequest;
 use weir_base::net::http_send::HttpSend;
-use weir_base::secrets::secret::{Secret, random_token};
-use weir_base::secrets::secret_search::SecretPatterns;
-use weir_base::secrets::sha256::sha256;
+use weir_base::secrets::secret::Secret;
 use weir_base::text::quote::quote;
 
 /// Sign-in that waits for the response of the authorization server.
@@ -33,13 +27,8 @@ pub struct SignIn {
     settings: Settings,
     discovered: Discovered,
     client: RegisteredClient,
-    redirect_uri: String,
-    resource: Option<String>,
-    scope: Option<String>,
-    step_up: StepUp,
-    verifier: Secret,
-    state: Secret,
-    url: Url,
+    access: RequestedAccess,
+    request: AuthorizationRequest,
 }
 
 impl SignIn {
@@ -96,35 +85,20 @@ impl SignIn {
         // Earlier versions have noted it in the record only.
         let known = earlier.filter(|it| it.is_configured_client).map(SignInRecord::bound);
         binding::check(upstream, settings, known.as_slice(), &server.issuer)?;
-        let (resource, scope) = (discovered.resource(settings), discovered.scope(settings));
-        let is_of =
-            |it: &&SignInRecord| it.is_of(settings) && is_same_issuer(&it.issuer, &server.issuer);
-        let (step_up, before) = match earlier.filter(is_of) {
-            Some(earlier) => (earlier.step_up.clone(), earlier.scope.as_deref()),
-            None => (StepUp::default(), None),
-        };
-        let scope = step_up.widen(scope, before);
-        let (registered, method) =
-            register(&client, server, configured, metadata_url, &redirect_uri, scope.as_deref())
-                .await?;
-        let (verifier, state) = (random_token(), random_token());
-        let challenge = URL_SAFE_NO_PAD.encode(sha256(verifier.as_bytes()));
-        let mut parameters = vec![
-            ("response_type", "code"),
-            ("client_id", &*registered.id),
-            ("redirect_uri", &*redirect_uri),
-            ("state", &*state),
-            ("code_challenge", &*challenge),
-            ("code_challenge_method", "S256"),
-        ];
-        let optional = [("resource", resource.as_deref()), ("scope", scope.as_deref())];
-        parameters.extend(optional.into_iter().filter_map(|(name, it)| Some((name, it?))));
-        parameters.extend(settings.params.iter().map(|(name, value)| (&**name, &**value)));
-        let is_own = |name: &str| parameters.iter().any(|(own, _)| *own == name);
-        let mut url = Url::parse(&without_parameters(endpoint, is_own))
-            .map_err(|_| refuse("has no authorization endpoint"))?;
-        url.set_fragment(None);
-        url.query_pairs_mut().extend_pairs(parameters);
+        let access = RequestedAccess::new(&discovered, settings, earlier);
+        let (registered, method) = register(
+            &client,
+            server,
+            configured,
+            metadata_url,
+            &redirect_uri,
+            access.scope.as_deref(),
+        )
+        .await?;
+        let params = &settings.params;
+        let request =
+            AuthorizationRequest::new(endpoint, &registered.id, redirect_uri, &access, params)
+                .ok_or_else(|| refuse("has no authorization endpoint"))?;
         if let Some(method) = method {
             // RFC 7591, 3.2.1: the server may choose another method than the requested one.
             discovered.server.token_endpoint_auth_methods_supported = Some(vec![method]);
@@ -133,20 +107,15 @@ impl SignIn {
             upstream: upstream.to_owned(),
             settings: settings.clone(),
             client: registered,
-            redirect_uri,
-            resource,
-            scope,
-            step_up,
-            verifier: Secret::from(&*verifier),
-            state: Secret::from(&*state),
-            url,
+            access,
+            request,
             discovered,
         })
     }
 
     /// URL that the user opens in a browser.
     pub fn url(&self) -> &str {
-        self.url.as_str()
+        self.request.url.as_str()
     }
 
     /// Issuer at which the user signs in.
@@ -157,7 +126,7 @@ impl SignIn {
     /// Returns the place at which the user signs in: the issuer, and the origin of its page if that
     /// is another one.
     pub fn place(&self) -> String {
-        let (issuer, page) = (self.issuer(), self.url.origin());
+        let (issuer, page) = (self.issuer(), self.request.url.origin());
         match Url::parse(issuer).is_ok_and(|issuer| issuer.origin() == page) {
             true => issuer.to_owned(),
             false => format!("{issuer}, on a page of {}", page.ascii_serialization()),
@@ -166,8 +135,7 @@ impl SignIn {
 
     /// Returns whether a query, with which a browser came, is the response to this sign-in.
     pub fn is_response(&self, query: &str) -> bool {
-        let state = parameter(query, "state").unwrap_or_default();
-        state.as_bytes().ct_eq(self.state.expose().as_bytes()).into()
+        self.request.is_response(query)
     }
 
     /// Redeems the response of the authorization server: the query with which the browser came
@@ -182,14 +150,14 @@ impl SignIn {
         query: &str,
     ) -> Result<SignInRecord, OAuthError> {
         let client = OAuthClient::new(http, &self.settings);
-        let code = self.check(query)?;
         let server = &self.discovered.server;
-        let (verifier, redirect_uri) = (&self.verifier, &*self.redirect_uri);
+        let code = self.request.check(query, server, &self.client)?;
+        let (verifier, redirect_uri) = (&self.request.verifier, &*self.request.redirect_uri);
         let request = TokenRequest {
             grant: TokenGrant::Code { code: &code, verifier, redirect_uri },
             client: Some(&self.client),
             server,
-            resource: self.resource.as_deref(),
+            resource: self.access.resource.as_deref(),
             scope: None,
         };
         let mut issued = request.redeem(&client).await?;
@@ -228,9 +196,9 @@ impl SignIn {
             ),
             client_id: self.client.id,
             client_secret,
-            resource: self.resource,
-            scope: self.scope,
-            step_up: self.step_up,
+            resource: self.access.resource,
+            scope: self.access.scope,
+            step_up: self.access.step_up,
             expires,
             lifetime: issued.lifetime.map(|lifetime| lifetime.as_secs()),
             access_token: access_token.unwrap_or_else(|| Secret::from("")),
@@ -243,52 +211,25 @@ impl SignIn {
             Some(problem) => Err(record.discard(http, &self.settings, &problem).await),
         }
     }
-
-    /// Checks a response, and returns its code.
-    fn check(&self, query: &str) -> Result<Secret, OAuthError> {
-        let refuse = |text: &str| Err(OAuthError::Refused(text.to_owned()));
-        let find = |name| parameter(query, name);
-        if !self.is_response(query) {
-            return refuse("the response belongs to another sign-in");
-        }
-        // OAuth 2.1, 4.1.2: no parameter comes twice.
-        let count = |name: &str| {
-            form_urlencoded::parse(query.as_bytes()).filter(|(it, _)| it == name).count()
-        };
-        if ["state", "iss", "code", "error"].into_iter().any(|name| count(name) > 1) {
-            return refuse("the response contains a parameter twice");
-        }
-        // Spec 2026-07-28, authorization, authorization response validation.
-        let server = &self.discovered.server;
-        match find("iss") {
-            Some(issuer) if issuer != server.issuer => {
-                return refuse("the response is of another authorization server");
-            }
-            None if server.authorization_response_iss_parameter_supported => {
-                return refuse("the response does not name its authorization server");
-            }
-            _ => {}
-        }
-        if let Some(error) = find("error") {
-            let description = find("error_description").unwrap_or_default();
-            let code = find("code").map(Secret::from);
-            let secrets = [&self.state, &self.verifier].into_iter().chain(self.client.secret());
-            let patterns = SecretPatterns::new(secrets.chain(&code).map(Secret::expose));
-            let [error, description] =
-                [error, description].map(|text| quote(&patterns.redact(&text), MAX_SHOWN_CHARS));
-            let text =
-                format!("the authorization server refuses the sign-in: {error}: {description}");
-            return refuse(text.trim_end_matches([':', ' ']));
-        }
-        match find("code") {
-            Some(code) if !code.is_empty() => Ok(Secret::from(code)),
-            _ => refuse("the response contains no code"),
-        }
-    }
 }
 
-/// Returns the first parameter of this name in a query.
-fn parameter(query: &str, wanted: &str) -> Option<String> {
-    let mut pairs = form_urlencoded::parse(query.as_bytes());
-    pairs.find(|(name, _)| name == wanted).map(|(_, value)| value.into_owned())
+/// Resource and scopes for which a sign-in is requested.
+struct RequestedAccess {
+    resource: Option<String>,
+    scope: Option<String>,
+    step_up: StepUp,
+}
+
+impl RequestedAccess {
+    /// Chooses what the upstream names, and what it has demanded since an earlier sign-in there.
+    fn new(discovered: &Discovered, settings: &Settings, earlier: Option<&SignInRecord>) -> Self {
+        let issuer = &discovered.server.issuer;
+        let is_of = |it: &&SignInRecord| it.is_of(settings) && is_same_issuer(&it.issuer, issuer);
+        let (step_up, before) = match earlier.filter(is_of) {
+            Some(earlier) => (earlier.step_up.clone(), earlier.scope.as_deref()),
+            None => (StepUp::default(), None),
+        };
+        let scope = step_up.widen(discovered.scope(settings), before);
+        Self { resource: discovered.resource(settings), scope, step_up }
+    }
 }

@@ -10,6 +10,7 @@
 
 pub(super) mod binding;
 mod file_lock;
+mod record_version;
 mod sealed_folder;
 mod sign_in_notes;
 mod sign_in_record;
@@ -27,6 +28,7 @@ use rustix::process::geteuid;
 use super::OAuthError;
 pub(crate) use file_lock::FileLock;
 use file_lock::LOCK_PATIENCE;
+pub(super) use record_version::RecordVersion;
 pub(crate) use sealed_folder::ReservedSpace;
 use sealed_folder::{SealedFolder, unusable};
 pub(super) use sign_in_notes::SignInNotes;
@@ -39,28 +41,6 @@ use weir_base::text::hex::hex;
 /// Folder with the sign-ins of an installation.
 pub struct Vault {
     files: SealedFolder,
-}
-
-/// Version of what the vault has about an upstream: each file is replaced with each change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RecordVersion {
-    record: Option<FileVersion>,
-    notes: Option<FileVersion>,
-}
-
-type FileVersion = (u64, i64, i64);
-
-impl RecordVersion {
-    /// Whether there is a record.
-    pub(super) fn has_record(self) -> bool {
-        self.record.is_some()
-    }
-
-    /// Returns the version of a record in a test.
-    #[cfg(test)]
-    pub(super) fn numbered(number: u64) -> Self {
-        Self { record: Some((number, 0, 0)), notes: None }
-    }
 }
 
 /// Change of a record.
@@ -90,7 +70,7 @@ impl Vault {
         };
         // What root writes there, the owner of the state could not read.
         let existing = state.ancestors().find_map(|folder| fs::metadata(folder).ok());
-        if existing.is_some_and(|folder| is_of_another(folder.uid(), user)) {
+        if existing.is_some_and(|folder| state_folder::is_of_another(folder.uid(), user)) {
             return Err(foreign());
         }
         let refused = Self::folder_problems(state).into_iter().find(|problem| problem.is_refused);
@@ -179,12 +159,8 @@ impl Vault {
     /// Returns the version of what the vault has about an upstream, which changes with each change
     /// of it.
     pub(super) fn version(state: &Path, upstream: &str) -> RecordVersion {
-        let folder = Self::folder(state);
-        let version = |name: String| {
-            let about = fs::metadata(folder.join(name)).ok()?;
-            Some((about.ino(), about.ctime(), about.ctime_nsec()))
-        };
-        RecordVersion { record: version(name(upstream)), notes: version(notes_name(upstream)) }
+        let path = |name: String| Self::folder(state).join(name);
+        RecordVersion::read(&path(name(upstream)), &path(notes_name(upstream)))
     }
 
     /// Changes the record of an upstream as `change` says, which gets the present one. Returns what
@@ -227,7 +203,7 @@ impl Vault {
             // Without a record the notes decide, so they are written first.
             RecordChange::SignOut | RecordChange::RunOut => {
                 note(number.filter(|_| matches!(change, RecordChange::RunOut)))?;
-                vault.remove(upstream)?;
+                vault.files.remove(&name(upstream))?;
             }
         }
         Ok(returned)
@@ -319,14 +295,6 @@ impl Vault {
         }
     }
 
-    fn remove(&self, upstream: &str) -> Result<(), OAuthError> {
-        let path = self.files.path.join(name(upstream));
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unusable(&path, &error)),
-            _ => Ok(()),
-        }
-    }
-
     // === Refreshes ===
 
     /// Waits until no other process refreshes the tokens of an upstream's record. One that has been
@@ -357,12 +325,6 @@ impl Vault {
     pub(super) fn reserve_space(&self) -> Result<ReservedSpace, OAuthError> {
         self.files.reserve_space()
     }
-}
-
-/// Returns whether what this user writes into a folder of `owner` could not be read by that owner.
-/// Other users than root write there only if the folder was given to them.
-fn is_of_another(owner: u32, user: u32) -> bool {
-    user == 0 && owner != 0
 }
 
 /// Returns the name of the record that all users of an upstream share.

@@ -6,26 +6,24 @@ use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 
 use super::client::sign_in_replaced;
-use super::client_refresh::ClientRefresh;
-use super::sign_in_refresh::SignInRefresh;
+use super::client_refresh::request_token;
+use super::sign_in_refresh::refresh_sign_in;
 use super::token_state::Event;
 use super::watches::TokenOutcome;
 use super::{Account, AccountState};
 use crate::access_token::AccessToken;
 use crate::token_request::{IssuedToken, TokenGrant};
-use crate::vault::SignInNumber;
+use crate::vault::{RecordVersion, SignInNumber};
 use crate::{Grant, OAuthError};
 
 /// Refresh of the token of one account.
 pub(super) struct TokenRefresh {
-    account: Arc<Account>,
+    pub(super) account: Arc<Account>,
+    /// Version of the sign-in record with which it began.
+    pub(super) sign_in: Option<RecordVersion>,
 }
 
 impl TokenRefresh {
-    pub(super) fn new(account: Arc<Account>) -> Self {
-        Self { account }
-    }
-
     /// Requests a token. When it returns, the account has the token, or a pause after the failure.
     pub(super) async fn run(self) -> Result<AccessToken, OAuthError> {
         let account = &*self.account;
@@ -57,12 +55,12 @@ impl TokenRefresh {
         let account = &*self.account;
         let (grant, registered) = match &account.client.settings.grant {
             Grant::AuthorizationCode { client: configured } => {
-                return SignInRefresh::new(account).run(configured.as_ref()).await;
+                return refresh_sign_in(account, configured.as_ref()).await;
             }
             Grant::ClientCredentials(client) => (TokenGrant::ClientCredentials, Some(client)),
             Grant::JwtBearer { assertion } => (TokenGrant::JwtBearer(assertion), None),
         };
-        let issued = ClientRefresh::new(account).run(grant, registered).await?;
+        let issued = request_token(account, grant, registered).await?;
         Ok((issued, SignInNumber::default()))
     }
 
@@ -73,7 +71,7 @@ impl TokenRefresh {
         now: Instant,
     ) {
         let Account { client, watches, .. } = &*self.account;
-        let written = state.sign_in.take_written();
+        let sign_in = state.sign_in.take_written().or(self.sign_in);
         match token {
             Ok(token) => {
                 tracing::debug!(upstream = client.name, "access token issued");
@@ -82,7 +80,7 @@ impl TokenRefresh {
                 watches.publish(TokenOutcome::Issued);
             }
             Err(error) => {
-                state.tokens.apply(Event::Failed { error: error.clone(), written }, now);
+                state.tokens.apply(Event::Failed { error: error.clone(), sign_in }, now);
                 if watches.publish(TokenOutcome::Failed(error.clone())) {
                     let pause = state.tokens.pause(now);
                     tracing::warn!(upstream = client.name, %error, ?pause, "no access token");

@@ -1,4 +1,5 @@
-//! State of an account's access token: which token requests have, and when another one is requested.
+//! State of an account's access token: which token a request has, and when another one is
+//! requested.
 //!
 //! Pure: each event comes with its time, and each action is done by the account.
 //!
@@ -26,7 +27,10 @@ use weir_base::time::backoff::Backoff;
 #[derive(Debug)]
 pub(super) struct TokenState {
     token: LastToken,
-    refresh: RefreshState,
+    /// Whether a refresh runs.
+    is_running: bool,
+    /// Failure of the last refresh that has ended.
+    failure: Option<RefreshFailure>,
     /// Version of the sign-in record that was read last; `None` if none was.
     sign_in: Option<RecordVersion>,
     refusals: TokenRefusals,
@@ -40,20 +44,6 @@ enum LastToken {
     Usable(AccessToken),
     /// Its sign-in was removed or replaced.
     Ended(AccessToken),
-}
-
-#[derive(Debug)]
-enum RefreshState {
-    /// None was needed yet, or the last one was successful.
-    Idle,
-    Running {
-        /// Sign-in record with which it began.
-        sign_in: Option<RecordVersion>,
-        /// Failure of the one before.
-        before: Option<RefreshFailure>,
-    },
-    /// The last one has failed.
-    Paused(RefreshFailure),
 }
 
 /// Reason why no refresh begins until a time, unless the sign-in changes.
@@ -88,9 +78,9 @@ pub(super) enum Event {
     /// The refresh has ended without a token.
     Failed {
         error: OAuthError,
-        /// Version of the sign-in record that the refresh has written: that is no change by another
-        /// process.
-        written: Option<RecordVersion>,
+        /// Version of the sign-in record that the refresh has read or written: another one is a
+        /// change by another process.
+        sign_in: Option<RecordVersion>,
     },
     /// The sign-in record is another one, with this token in the header.
     SignInChanged { version: RecordVersion, token: Option<HeaderValue> },
@@ -119,7 +109,8 @@ impl TokenState {
     pub(super) fn new(backoff: Backoff) -> Self {
         Self {
             token: LastToken::None,
-            refresh: RefreshState::Idle,
+            is_running: false,
+            failure: None,
             sign_in: None,
             refusals: TokenRefusals::default(),
             backoff,
@@ -138,10 +129,10 @@ impl TokenState {
             Event::Issued(token) => {
                 self.refusals.on_issued(now);
                 self.backoff.reset();
-                self.refresh = RefreshState::Idle;
+                (self.is_running, self.failure) = (false, None);
                 self.token = LastToken::Usable(token);
             }
-            Event::Failed { error, written } => self.pause_after(error, written, now),
+            Event::Failed { error, sign_in } => self.fail(error, sign_in, now),
             Event::SignInChanged { version, token } => {
                 self.sign_in = Some(version);
                 let last = std::mem::replace(&mut self.token, LastToken::None);
@@ -175,10 +166,8 @@ impl TokenState {
         if let Some(other) = self.other_than(refused) {
             return Action::Use(other);
         }
-        let is_running = matches!(self.refresh, RefreshState::Running { .. });
-        if self.is_rejected(now)
-            || refused.is_some() && !is_running && !self.refusals.allow_refresh(now)
-        {
+        let is_cause = refused.is_some() && !self.is_running;
+        if self.is_rejected(now) || is_cause && !self.refusals.allow_refresh(now) {
             return Action::RefuseRequest;
         }
         self.refusals.on_refused(refused);
@@ -187,24 +176,16 @@ impl TokenState {
 
     /// Begins a refresh, if none runs and there is no pause.
     fn refresh(&mut self, now: Instant) -> Action {
-        let before = match std::mem::replace(&mut self.refresh, RefreshState::Idle) {
-            RefreshState::Idle => None,
-            RefreshState::Paused(failure)
-                if failure.until <= now || failure.sign_in != self.sign_in =>
-            {
-                Some(failure)
-            }
-            RefreshState::Paused(failure) => {
-                let error = failure.error.clone();
-                self.refresh = RefreshState::Paused(failure);
-                return Action::Fail(error);
-            }
-            running @ RefreshState::Running { .. } => {
-                self.refresh = running;
-                return Action::Join;
-            }
-        };
-        self.refresh = RefreshState::Running { sign_in: self.sign_in, before };
+        if self.is_running {
+            return Action::Join;
+        }
+        if let Some(failure) = &self.failure
+            && failure.until > now
+            && failure.sign_in == self.sign_in
+        {
+            return Action::Fail(failure.error.clone());
+        }
+        self.is_running = true;
         Action::Refresh
     }
 
@@ -212,15 +193,14 @@ impl TokenState {
     /// request was the reason.
     fn accept(&mut self, number: TokenNumber, now: Instant) {
         let is_current = self.usable().is_some_and(|it| it.number() == number && !it.is_due(now));
-        if let RefreshState::Running { before: Some(failure), .. } | RefreshState::Paused(failure) =
-            &mut self.refresh
+        if let Some(failure) = &mut self.failure
             && is_current
         {
             failure.is_over = true;
         }
     }
 
-    fn pause_after(&mut self, error: OAuthError, written: Option<RecordVersion>, now: Instant) {
+    fn fail(&mut self, error: OAuthError, sign_in: Option<RecordVersion>, now: Instant) {
         let pause = match error {
             OAuthError::Unavailable(_) => self.backoff.next_pause(),
             // Only the operator can change that.
@@ -228,12 +208,8 @@ impl TokenState {
             // The vault is read again.
             OAuthError::SignInNeeded(_) => CHECK_INTERVAL,
         };
-        let began = match self.refresh {
-            RefreshState::Running { sign_in, .. } => sign_in,
-            RefreshState::Idle | RefreshState::Paused(_) => self.sign_in,
-        };
-        let (until, sign_in) = (now + pause, written.or(began));
-        self.refresh = RefreshState::Paused(RefreshFailure { until, error, sign_in, is_over: false });
+        self.is_running = false;
+        self.failure = Some(RefreshFailure { until: now + pause, error, sign_in, is_over: false });
     }
 
     // === What others see ===
@@ -268,10 +244,8 @@ impl TokenState {
 
     /// Returns the rest of the pause after a failure.
     pub(super) fn pause(&self, now: Instant) -> Duration {
-        match &self.refresh {
-            RefreshState::Paused(failure) => failure.until.saturating_duration_since(now),
-            RefreshState::Idle | RefreshState::Running { .. } => Duration::ZERO,
-        }
+        let until = self.failure.as_ref().map(|failure| failure.until);
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
     /// Returns why a user has to sign in, as a text for the operator; `None` if none has to, or
@@ -306,12 +280,7 @@ impl TokenState {
 
     /// Returns the failure of the last refresh that has ended, unless it is over.
     fn failure(&self) -> Option<&RefreshFailure> {
-        let failure = match &self.refresh {
-            RefreshState::Idle => None,
-            RefreshState::Running { before, .. } => before.as_ref(),
-            RefreshState::Paused(failure) => Some(failure),
-        };
-        failure.filter(|failure| !failure.is_over)
+        self.failure.as_ref().filter(|failure| !failure.is_over)
     }
 
     fn is_rejected(&self, now: Instant) -> bool {

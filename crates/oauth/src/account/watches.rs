@@ -7,7 +7,6 @@ use crate::access_token::{AccessToken, TokenFinders, token_finders, token_of};
 use crate::vault::SignInNumber;
 
 /// Outcome, tokens and sign-in of an account, for those who follow them.
-#[derive(Debug)]
 pub(super) struct AccountWatches {
     outcome: watch::Sender<TokenOutcome>,
     /// Finders of the last two tokens: the former one may still be valid.

@@ -161,10 +161,9 @@ async fn an_issuer_may_have_a_slash_behind_its_host_in_one_of_its_documents() {
             }
         }
     }
-    for (named, own) in [
-        ("https://id.test/t", "https://id.test/t/"),
-        ("https://id.test/t/", "https://id.test/t"),
-    ] {
+    for (named, own) in
+        [("https://id.test/t", "https://id.test/t/"), ("https://id.test/t/", "https://id.test/t")]
+    {
         let script = Script::default();
         script.document(RESOURCE, &resource(named));
         script.document(&format!("{SERVER}/t"), &server(own));
@@ -206,8 +205,7 @@ async fn a_configured_issuer_is_the_only_one() {
     let script = Script::default();
     let second = Settings { issuer: Some("https://b.test".into()), ..settings() };
     script.document(RESOURCE, &resource("https://evil.test"));
-    script
-        .document("https://b.test/.well-known/openid-configuration", &server("https://b.test"));
+    script.document("https://b.test/.well-known/openid-configuration", &server("https://b.test"));
     let found = run(&script, &second, &BearerChallenge::default()).await;
     assert_eq!(found.expect("a server").server.issuer, "https://b.test");
 }
@@ -219,8 +217,7 @@ async fn an_upstream_without_tls_is_not_asked_for_its_authorization_server() {
     let own = "http://mcp.test/.well-known/oauth-authorization-server";
     let resource_url = "http://mcp.test/.well-known/oauth-protected-resource/mcp";
     script.document(resource_url, &resource("https://evil.test"));
-    script
-        .document(own, r#"{"issuer":"http://mcp.test","token_endpoint":"http://mcp.test/t"}"#);
+    script.document(own, r#"{"issuer":"http://mcp.test","token_endpoint":"http://mcp.test/t"}"#);
     let upstream = Url::parse("http://mcp.test/mcp").expect("a URL");
     let pinned = Settings { issuer: Some("https://id.test".into()), upstream, ..settings() };
     script.document("https://evil.test/meta", &resource("https://evil.test"));
@@ -298,14 +295,8 @@ fn a_sign_in_of_a_user_is_to_last_where_the_server_supports_that() {
     };
     let user = || Grant::AuthorizationCode { client: None };
     let machine = || settings().grant;
-    assert_eq!(
-        scopes(user(), Some("a"), &["offline_access"]).as_deref(),
-        Some("a offline_access")
-    );
-    assert_eq!(
-        scopes(user(), None, &["x", "offline_access"]).as_deref(),
-        Some("offline_access")
-    );
+    assert_eq!(scopes(user(), Some("a"), &["offline_access"]).as_deref(), Some("a offline_access"));
+    assert_eq!(scopes(user(), None, &["x", "offline_access"]).as_deref(), Some("offline_access"));
     assert_eq!(scopes(user(), Some("a"), &["a"]).as_deref(), Some("a"));
     assert_eq!(scopes(machine(), Some("a"), &["offline_access"]).as_deref(), Some("a"));
     assert_eq!(scopes(machine(), None, &["offline_access"]), None);
@@ -336,8 +327,7 @@ async fn a_document_with_null_is_read_and_a_wrong_or_empty_one_ends_the_discover
             Some("the metadata of the upstream name no authorization server: set auth.issuer"),
         ),
         (
-            resource("https://id.test")
-                .replace(r#""x""#, &format!("\"{}\"", "x".repeat(5_000))),
+            resource("https://id.test").replace(r#""x""#, &format!("\"{}\"", "x".repeat(5_000))),
             Some("the upstream names too many scopes: set auth.scopes"),
         ),
     ] {

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use url::form_urlencoded;
+
 use super::*;
-use crate::testing::record;
-use crate::testing::{Filtered, Script, settings};
+use crate::testing::{Filtered, Script, record, settings};
+use weir_base::secrets::sha256::sha256;
 
 const SERVER: &str = "https://mcp.test/.well-known/oauth-authorization-server";
 
@@ -17,20 +21,11 @@ fn metadata(more: &str) -> String {
 }
 
 /// Begins a sign-in at a server with these metadata.
-async fn begin(
-    script: &Script,
-    metadata: &str,
-    settings: Settings,
-) -> Result<SignIn, OAuthError> {
+async fn begin(script: &Script, metadata: &str, settings: Settings) -> Result<SignIn, OAuthError> {
     script.document(SERVER, metadata);
-    script.respond(
-        "https://mcp.test/register",
-        201,
-        r#"{"client_id":"new","client_secret":""}"#,
-    );
+    script.respond("https://mcp.test/register", 201, r#"{"client_id":"new","client_secret":""}"#);
     let redirect_uri = "http://127.0.0.1:7/callback".to_owned();
-    SignIn::begin(script, "hub", &settings, &BearerChallenge::default(), redirect_uri, None)
-        .await
+    SignIn::begin(script, "hub", &settings, &BearerChallenge::default(), redirect_uri, None).await
 }
 
 fn of_user() -> Settings {
@@ -38,7 +33,7 @@ fn of_user() -> Settings {
 }
 
 fn parameters(sign_in: &SignIn) -> std::collections::BTreeMap<String, String> {
-    sign_in.url.query_pairs().into_owned().collect()
+    sign_in.request.url.query_pairs().into_owned().collect()
 }
 
 #[tokio::test]
@@ -106,9 +101,7 @@ async fn a_parameter_of_the_endpoint_or_of_the_configuration_does_not_come_twice
                  &audience=theirs&c=d%20e&a=f";
     let server = metadata("").replace("?a=b", &format!("?{query}#part"));
     let sign_in = begin(&Script::default(), &server, settings).await.expect("it begins");
-    assert!(
-        sign_in.url().starts_with("https://mcp.test/authorize?a=b&c=d%20e&a=f&response_type")
-    );
+    assert!(sign_in.url().starts_with("https://mcp.test/authorize?a=b&c=d%20e&a=f&response_type"));
     let asked = parameters(&sign_in);
     for (name, value) in [
         ("response_type", "code"),
@@ -120,7 +113,11 @@ async fn a_parameter_of_the_endpoint_or_of_the_configuration_does_not_come_twice
         ("audience", "mine"),
     ] {
         assert_eq!(asked[name], value, "{name}");
-        assert_eq!(sign_in.url.query_pairs().filter(|(it, _)| it == name).count(), 1, "{name}");
+        assert_eq!(
+            sign_in.request.url.query_pairs().filter(|(it, _)| it == name).count(),
+            1,
+            "{name}"
+        );
     }
     assert!(!sign_in.url().contains('#'));
 }
@@ -154,11 +151,8 @@ async fn a_response_names_the_issuer_as_the_metadata_of_the_server_do() {
         let server = metadata("")
             .replace(r#""issuer":"https://mcp.test""#, &format!(r#""issuer":"{issuer}""#));
         let sign_in = begin(&script, &server, of_user()).await.expect("it begins");
-        script.document(
-            "https://mcp.test/token",
-            r#"{"access_token":"t","token_type":"Bearer"}"#,
-        );
-        let query = format!("code=c&state={}&iss={named}", sign_in.state.expose());
+        script.document("https://mcp.test/token", r#"{"access_token":"t","token_type":"Bearer"}"#);
+        let query = format!("code=c&state={}&iss={named}", sign_in.request.state.expose());
         let finished = sign_in.finish(&script, &query).await;
         assert_eq!(finished.is_ok(), is_used, "{issuer} {named}: {finished:?}");
     }
@@ -211,12 +205,10 @@ async fn a_response_is_used_only_if_state_and_issuer_are_right() {
     ] {
         let script = Script::default();
         let sign_in = begin(&script, &metadata(more), of_user()).await.expect("it begins");
-        script.document(
-            "https://mcp.test/token",
-            r#"{"access_token":"t0k","token_type":"Bearer"}"#,
-        );
+        script
+            .document("https://mcp.test/token", r#"{"access_token":"t0k","token_type":"Bearer"}"#);
         script.take_requests();
-        let query = response.replace("STATE", sign_in.state.expose());
+        let query = response.replace("STATE", sign_in.request.state.expose());
         let finished = sign_in.finish(&script, &query).await;
         let sent = script.requests();
         match error {
@@ -238,7 +230,7 @@ async fn a_secret_that_a_server_repeats_is_not_shown() {
     let settings = Settings { grant, ..settings() };
     let script = Script::default();
     let sign_in = begin(&script, &metadata(""), settings.clone()).await.expect("it begins");
-    let (state, code) = (sign_in.state.expose(), "canary-of-a-code");
+    let (state, code) = (sign_in.request.state.expose(), "canary-of-a-code");
     let query =
         format!("error={secret}&error_description={code}+{state}&code={code}&state={state}");
     let refused = sign_in.finish(&script, &query).await;
@@ -322,8 +314,7 @@ async fn what_a_sign_in_needs_is_there_or_the_reason_is_said() {
 #[tokio::test]
 async fn a_response_with_a_parameter_twice_is_refused() {
     let script = Script::default();
-    for more in ["&code=d", "&iss=https%3A%2F%2Fmcp.test&iss=x", "&error=a&error=b", "&state=x"]
-    {
+    for more in ["&code=d", "&iss=https%3A%2F%2Fmcp.test&iss=x", "&error=a&error=b", "&state=x"] {
         let sign_in = begin(&script, &metadata(""), of_user()).await.expect("it begins");
         let query = format!("state={}&code=c{more}", parameters(&sign_in)["state"]);
         script.requests();
@@ -345,8 +336,7 @@ async fn the_credentials_of_a_client_are_not_for_another_server_than_that_of_the
     let earlier = SignInRecord { is_configured_client: true, ..record() };
     let redirect_uri = "http://127.0.0.1:7/callback".to_owned();
     let challenge = BearerChallenge::default();
-    let begun =
-        SignIn::begin(&script, "hub", &settings, &challenge, redirect_uri, Some(&earlier));
+    let begun = SignIn::begin(&script, "hub", &settings, &challenge, redirect_uri, Some(&earlier));
     let text = "the upstream names the authorization server https://mcp.test instead of \
                 https://id.test: if that is right, set auth.issuer";
     assert_eq!(begun.await.err(), Some(OAuthError::Refused(text.into())));
@@ -356,7 +346,8 @@ async fn the_credentials_of_a_client_are_not_for_another_server_than_that_of_the
 #[tokio::test]
 async fn a_registered_client_authenticates_in_the_way_that_the_server_has_chosen() {
     let script = Script::default();
-    let more = r#","token_endpoint_auth_methods_supported":["client_secret_basic","client_secret_post"]"#;
+    let more =
+        r#","token_endpoint_auth_methods_supported":["client_secret_basic","client_secret_post"]"#;
     let begun = begin(&script, &metadata(more), of_user()).await.expect("it begins");
     assert_eq!(begun.client.credential, ClientCredential::None);
     script.respond(

@@ -110,7 +110,8 @@ struct Assertion<'a> {
     exp: u64,
 }
 
-pub(super) const JWT_BEARER_ASSERTION: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+pub(super) const JWT_BEARER_ASSERTION: &str =
+    "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
 /// Time for which an assertion of a client is valid: some servers accept no more than a minute.
 const ASSERTION_LIFETIME: Duration = Duration::from_secs(60);

@@ -12,8 +12,8 @@ use url::form_urlencoded::{self, byte_serialize};
 use super::client_authentication::{JWT_BEARER_ASSERTION, basic};
 use super::form::FORM;
 use super::*;
-use crate::ClientCredential;
 use crate::testing::{Script, settings};
+use crate::{ClientCredential, SigningKey};
 
 const TOKEN_URL: &str = "https://id.test/token";
 
@@ -76,8 +76,7 @@ async fn a_secret_is_sent_in_the_way_that_the_server_accepts() {
         assert_eq!((result.as_ref(), authorization), (Ok(&issued), Some(basic.clone())));
         assert_eq!(sent, form(&[("grant_type", "client_credentials")]));
     }
-    let (result, authorization, sent) =
-        send(&grant, Some(&["client_secret_post"]), TOKEN).await;
+    let (result, authorization, sent) = send(&grant, Some(&["client_secret_post"]), TOKEN).await;
     assert_eq!((result, authorization), (Ok(issued), None));
     let own = [("client_id", "we:ir"), ("client_secret", "p@ss word")];
     assert_eq!(sent, form(&[own[0], own[1], ("grant_type", "client_credentials")]));
@@ -93,8 +92,7 @@ async fn a_key_signs_an_assertion_for_the_issuer_alone() {
     let key = SigningKey::from_pem(pair.serialize_pem().into(), None).expect("a key");
     let credential = ClientCredential::Key(key);
     let grant = Grant::ClientCredentials(RegisteredClient { id: "weir".into(), credential });
-    let (result, authorization, mut sent) =
-        send(&grant, Some(&["private_key_jwt"]), TOKEN).await;
+    let (result, authorization, mut sent) = send(&grant, Some(&["private_key_jwt"]), TOKEN).await;
     assert_eq!((result.is_ok(), authorization), (true, None));
     let assertion = sent.remove("client_assertion").expect("an assertion");
     let own = [("client_assertion_type", JWT_BEARER_ASSERTION)];
@@ -151,11 +149,7 @@ async fn only_a_usable_token_is_taken() {
         (200, r#"{"access_token":"x"}"#, "the token is not of the type Bearer"),
         (200, r#"{"access_token":"","token_type":"Bearer"}"#, "the response is not a token"),
         (200, r#"{"access_token":7,"token_type":"Bearer"}"#, "the response is not a token"),
-        (
-            200,
-            r#"{"access_token":"x","token_type":"mac"}"#,
-            "the token is not of the type Bearer",
-        ),
+        (200, r#"{"access_token":"x","token_type":"mac"}"#, "the token is not of the type Bearer"),
         (
             200,
             r#"{"access_token":"x\r\ny: z","token_type":"Bearer"}"#,
@@ -228,9 +222,8 @@ async fn a_response_with_odd_members_beside_the_tokens_is_used() {
         r#""error":null"#,
         r#""x":"\ud800""#,
     ] {
-        let body = format!(
-            r#"{{"access_token":"t","token_type":"Bearer","refresh_token":"r",{odd}}}"#
-        );
+        let body =
+            format!(r#"{{"access_token":"t","token_type":"Bearer","refresh_token":"r",{odd}}}"#);
         let (issued, ..) = send(&grant, None, (200, &body)).await;
         let issued = issued.expect(odd);
         assert_eq!((issued.token, issued.refresh_token), (Ok("t".into()), Some("r".into())));
@@ -238,8 +231,7 @@ async fn a_response_with_odd_members_beside_the_tokens_is_used() {
     let body = format!("\u{feff}{}", TOKEN.1);
     assert!(send(&grant, None, (200, &body)).await.0.is_ok(), "a byte order mark");
     for odd in ["7", "[]", "null", "{}", "\"\""] {
-        let body =
-            format!(r#"{{"access_token":"t","token_type":"Bearer","refresh_token":{odd}}}"#);
+        let body = format!(r#"{{"access_token":"t","token_type":"Bearer","refresh_token":{odd}}}"#);
         let (issued, ..) = send(&grant, None, (200, &body)).await;
         assert_eq!(issued.expect(odd).refresh_token, None);
     }
@@ -254,10 +246,7 @@ async fn a_refresh_token_is_not_lost_with_an_access_token_that_cannot_be_used() 
         (r#""access_token":"t","token_type":null"#, "the token is not of the type Bearer"),
         (r#""access_token":"t","token_type":"N_A""#, "the token is not of the type Bearer"),
         (r#""access_token":"t","token_type":"DPoP""#, "the token is not of the type Bearer"),
-        (
-            r#""access_token":"t","token_type":["Bearer"]"#,
-            "the token is not of the type Bearer",
-        ),
+        (r#""access_token":"t","token_type":["Bearer"]"#, "the token is not of the type Bearer"),
         (r#""access_token":7,"token_type":"Bearer""#, "the response is not a token"),
         (r#""token_type":"Bearer""#, "the response is not a token"),
         (
@@ -388,13 +377,8 @@ async fn what_a_server_repeats_of_a_request_is_not_shown_however_long_it_is() {
             let body = serde_json::json!({ "error": echo, "error_description": echo });
             script.respond(TOKEN_URL, 400, &body.to_string());
             let (client_of_request, resource, scope) = (Some(&registered), None, None);
-            let request = TokenRequest {
-                grant,
-                client: client_of_request,
-                server: &server,
-                resource,
-                scope,
-            };
+            let request =
+                TokenRequest { grant, client: client_of_request, server: &server, resource, scope };
             let error = request.send(&client).await.expect_err("refused").to_string();
             for name in sent.into_iter().chain(["secret"]) {
                 assert!(!error.contains(&format!("{name}-can")), "{name}: {error}");

@@ -62,7 +62,7 @@ impl SealedFolder {
 
     /// Writes a new key before the present one, and returns it. A folder that is opened then seals
     /// with the new key, and opens what was sealed with either.
-    pub(super) fn add_key(&self) -> Result<Zeroizing<String>, OAuthError> {
+    pub(super) fn add_key(&self) -> Result<Box<str>, OAuthError> {
         let failed = |error| unusable(&self.path, &error);
         let keys = SealingKeys::path(&self.path);
         let former = private_file::read(&keys, MAX_KEYS_BYTES).map_err(failed)?;
@@ -89,7 +89,10 @@ impl SealedFolder {
 
     // === Files ===
 
-    pub(super) fn read_json<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, OAuthError> {
+    pub(super) fn read_json<T: DeserializeOwned>(
+        &self,
+        name: &str,
+    ) -> Result<Option<T>, OAuthError> {
         let Some(content) = self.read_file(name)? else { return Ok(None) };
         serde_json::from_slice(&content).map(Some).map_err(|_| self.damaged(name))
     }
@@ -137,6 +140,15 @@ impl SealedFolder {
             false => self.replace_file(&path, &sealed, space),
         };
         written.map_err(|error| unusable(&path, &error))
+    }
+
+    /// Removes a file, if it is there.
+    pub(super) fn remove(&self, name: &str) -> Result<(), OAuthError> {
+        let path = self.path.join(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unusable(&path, &error)),
+            _ => Ok(()),
+        }
     }
 
     /// Replaces the contents of a file, which are on disk then.

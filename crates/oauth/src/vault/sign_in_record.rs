@@ -5,9 +5,12 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::metadata::{ServerMetadata, is_same_issuer, names};
+use crate::revocation::Revocation;
 use crate::step_up::StepUp;
 use crate::token_request::IssuedToken;
-use crate::{ClientCredential, Grant, RegisteredClient, ResourceIndicator, Settings};
+use crate::url_rules::OAuthClient;
+use crate::{ClientCredential, Grant, OAuthError, RegisteredClient, ResourceIndicator, Settings};
+use weir_base::net::http_send::HttpSend;
 use weir_base::secrets::secret::Secret;
 use weir_base::text::hex::hex;
 use weir_base::time::timestamp::unix_time;
@@ -167,6 +170,53 @@ impl SignInRecord {
             self.token_endpoint.clone(),
             self.token_endpoint_auth_methods_supported.clone(),
         )
+    }
+
+    /// Revokes the refresh token, or the access token if there is none, at the authorization
+    /// server. Returns false if the server has no endpoint for that.
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be reached, or refuses.
+    pub async fn revoke(
+        &self,
+        http: &dyn HttpSend,
+        settings: &Settings,
+    ) -> Result<bool, OAuthError> {
+        let Some(endpoint) = &self.revocation_endpoint else { return Ok(false) };
+        let client = match &settings.grant {
+            // The secret of another client is not for this server.
+            Grant::AuthorizationCode { client: Some(configured) } if self.is_of(settings) => {
+                configured.clone()
+            }
+            _ => self.client(),
+        };
+        let (token, kind) = match &self.refresh_token {
+            Some(token) => (token, "refresh_token"),
+            None => (&self.access_token, "access_token"),
+        };
+        let server = &self.server();
+        let revocation = Revocation { endpoint, server, client: &client, token, kind };
+        revocation.send(&OAuthClient::new(http, settings)).await?;
+        Ok(true)
+    }
+
+    /// Revokes the tokens of a sign-in that cannot be kept for this reason, and returns the error
+    /// for that.
+    pub async fn discard(
+        &self,
+        http: &dyn HttpSend,
+        settings: &Settings,
+        reason: &OAuthError,
+    ) -> OAuthError {
+        let outcome = match self.revoke(http, settings).await {
+            Ok(true) => "were revoked".to_owned(),
+            Ok(false) => {
+                "were not revoked: the authorization server does not support that".to_owned()
+            }
+            Err(error) => format!("were not revoked: {error}"),
+        };
+        OAuthError::Unavailable(format!("{reason}; the tokens that had come {outcome}"))
     }
 
     /// Forgets the scopes that the upstream has demanded, which the authorization server or the

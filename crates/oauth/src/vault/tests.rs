@@ -197,10 +197,7 @@ async fn a_user_signs_in_and_out_while_others_refresh_or_were_stopped() {
     let vault = sign_in(state.path(), "hub", record()).await;
     let _refreshing = vault.lock_refresh("hub").await.expect("locked");
     let second = SignInRecord { access_token: "second".into(), ..record() };
-    Vault::sign_in(state.path(), "hub", second.clone())
-        .now_or_never()
-        .expect("at once")
-        .unwrap();
+    Vault::sign_in(state.path(), "hub", second.clone()).now_or_never().expect("at once").unwrap();
     let out = Vault::sign_out(state.path(), "hub").now_or_never().expect("at once");
     assert_eq!(out, Ok((true, Some(second.clone()))));
     // A process was stopped while it changed the vault.
@@ -224,14 +221,6 @@ async fn notes_outlive_a_sign_in_and_say_whether_it_ran_out() {
     assert_eq!(vault.notes("hub"), Ok(ran_out));
     assert_eq!(Vault::sign_out(state.path(), "hub").await, Ok((true, None)));
     assert_eq!(vault.notes("hub"), Ok(SignInNotes { bound, ran_out: None }));
-}
-
-#[test]
-fn root_writes_nothing_into_the_folder_of_another_user() {
-    assert!(is_of_another(1000, 0));
-    assert!(!is_of_another(0, 0) && !is_of_another(1000, 1000));
-    // A volume belongs to root, and a group may write to it.
-    assert!(!is_of_another(0, 1000));
 }
 
 #[tokio::test(start_paused = true)]

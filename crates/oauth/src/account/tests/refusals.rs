@@ -16,7 +16,10 @@ async fn a_refused_token_is_refreshed_once_for_all_requests_that_had_it() {
     assert_eq!(script.requests(), [format!("POST {TOKEN_URL}")]);
     // The upstream refuses the new one, too.
     let second = account.token().await.expect("issued").expect("a token");
-    assert_eq!(account.reject(&second, &BearerChallenge::default()).await, account.client.token_refused());
+    assert_eq!(
+        account.reject(&second, &BearerChallenge::default()).await,
+        account.client.token_refused()
+    );
     let refreshed = account.refresh(Some(&second), BearerChallenge::default()).await;
     assert_eq!(refreshed.map(|token| sent(&token)), Err(account.client.token_refused()));
     assert_eq!(token(&account).await, Ok(Some("Bearer second".into())), "for other requests");

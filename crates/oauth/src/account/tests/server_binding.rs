@@ -192,10 +192,7 @@ async fn a_request_names_the_configured_scopes_and_resource_or_those_of_the_upst
             "https://mcp.test/.well-known/oauth-authorization-server",
             r#"{"issuer":"https://mcp.test","token_endpoint":"https://mcp.test/token"}"#,
         );
-        script.document(
-            "https://mcp.test/token",
-            r#"{"access_token":"x","token_type":"Bearer"}"#,
-        );
+        script.document("https://mcp.test/token", r#"{"access_token":"x","token_type":"Bearer"}"#);
         account.refresh(None, BearerChallenge::default()).await.expect("issued");
         let request = script.take_requests().pop().expect("a request");
         let form = url::form_urlencoded::parse(request.body()).into_owned();
@@ -214,8 +211,7 @@ async fn the_credentials_belong_to_the_first_server_that_has_issued_a_token() {
             r#"{{"resource":"https://mcp.test/mcp","authorization_servers":["{issuer}"]}}"#
         );
         script.document(place, &text);
-        let text =
-            format!(r#"{{"issuer":"{issuer}","token_endpoint":"https://id.test/token"}}"#);
+        let text = format!(r#"{{"issuer":"{issuer}","token_endpoint":"https://id.test/token"}}"#);
         script.document(&format!("{issuer}/.well-known/oauth-authorization-server"), &text);
     };
     name_server("https://down.test");

@@ -57,10 +57,7 @@ async fn a_sign_in_is_used_and_refreshed_and_what_is_refreshed_is_kept() {
     tokio::time::advance(Duration::from_secs(75)).await;
     script.respond(TOKEN_URL, 400, r#"{"error":"invalid_grant"}"#);
     let failed = account.refresh(Some(&second), BearerChallenge::default()).await;
-    assert_eq!(
-        failed.map(|token| sent(&token)),
-        needed().map(|_: Option<String>| String::new())
-    );
+    assert_eq!(failed.map(|token| sent(&token)), needed().map(|_: Option<String>| String::new()));
     assert_eq!(vault.read("hub"), Ok(None));
 }
 

@@ -24,8 +24,7 @@ async fn a_token_of_the_sign_in_that_the_server_repeats_is_not_shown() {
     let description = "canary-of-a-token expired, you sent canary-1 and hunter3";
     let body = format!(r#"{{"error":"slow","error_description":"{description}"}}"#);
     script.respond(TOKEN_URL, 400, &body);
-    let text =
-        format!("{TOKEN_URL} refuses the request: slow: *** expired, you sent *** and ***");
+    let text = format!("{TOKEN_URL} refuses the request: slow: *** expired, you sent *** and ***");
     assert_eq!(token(&account).await, Err(OAuthError::Refused(text)));
 }
 
@@ -58,8 +57,7 @@ async fn a_refresh_that_has_begun_is_kept_although_weir_stops() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sign_in_that_is_replaced_or_removed_in_a_refresh_stays_so_and_its_tokens_are_revoked()
- {
+async fn a_sign_in_that_is_replaced_or_removed_in_a_refresh_stays_so_and_its_tokens_are_revoked() {
     const REVOKED: &str = "POST https://id.test/revoke";
     let number = SignInNumber::random();
     let revocation_endpoint = Some("https://id.test/revoke".to_owned());
@@ -139,10 +137,7 @@ async fn a_refresh_token_is_kept_also_if_the_access_token_beside_it_cannot_be_us
     let failed = Err(OAuthError::Unavailable(text));
     assert_eq!(token(&account).await, failed);
     let kept = vault.read("hub").expect("readable").expect("a record");
-    assert_eq!(
-        (kept.access_token.expose(), kept.refresh_token),
-        ("hunter2", Some("r2".into()))
-    );
+    assert_eq!((kept.access_token.expose(), kept.refresh_token), ("hunter2", Some("r2".into())));
     // The record that was written for it does not end the pause after the failure.
     script.requests();
     let mut requests = 0;

@@ -34,7 +34,8 @@ impl Machine {
     }
 
     fn fail(self, seconds: u64, error: OAuthError) -> Self {
-        self.on(seconds, Event::Failed { error, written: None })
+        let sign_in = self.state.sign_in();
+        self.on(seconds, Event::Failed { error, sign_in })
     }
 
     /// Changes the sign-in record to this version, with the token of that number.
@@ -104,30 +105,105 @@ fn each_state_has_one_action_for_each_request() {
     let valid = || new().issue(0);
     let first = Some(numbered(1));
     let rejected = || valid().on(0, Event::RefusedWhenNew(numbered(1)));
-    // Columns: a token is needed, and can be requested or cannot; a request with the first token, or
-    // without one, was refused; scopes are demanded.
+    // Columns: a token is needed, and can be requested or cannot; a request with the first token,
+    // or without one, was refused; scopes are demanded.
     let rows: [Row<'_>; 21] = [
         ("none", 0, &new, ["refresh", "send without", "refresh", "refresh", "refresh"]),
         ("valid", 79, &valid, ["use 1", "use 1", "refresh", "use 1", "refresh"]),
         ("due", 80, &valid, ["use 1, refresh", "use 1, refresh", "refresh", "use 1", "refresh"]),
         ("expired", 100, &valid, ["refresh", "refresh", "refresh", "use 1", "refresh"]),
-        ("of a former sign-in", 1, &|| valid().sign_in(1, 1, None), ["refresh", "send without", "refresh", "refresh", "refresh"]),
-        ("of a record that was written again", 1, &|| valid().sign_in(1, 1, Some(1)), ["use 1", "use 1", "refresh", "use 1", "refresh"]),
+        (
+            "of a former sign-in",
+            1,
+            &|| valid().sign_in(1, 1, None),
+            ["refresh", "send without", "refresh", "refresh", "refresh"],
+        ),
+        (
+            "of a record that was written again",
+            1,
+            &|| valid().sign_in(1, 1, Some(1)),
+            ["use 1", "use 1", "refresh", "use 1", "refresh"],
+        ),
         ("refreshing", 0, &|| new().start(0), ["join", "send without", "join", "join", "join"]),
-        ("refreshing, and valid", 79, &|| valid().start(0), ["use 1", "use 1", "join", "use 1", "join"]),
-        ("refreshing, and due", 80, &|| valid().start(80), ["use 1", "use 1", "join", "use 1", "join"]),
-        ("refreshing, and expired", 100, &|| valid().start(80), ["join", "join", "join", "use 1", "join"]),
-        ("paused", 59, &|| new().start(0).fail(0, refused()), ["fail: no", "send without", "fail: no", "fail: no", "fail: no"]),
-        ("paused, and valid", 59, &|| valid().start(0).fail(0, refused()), ["use 1", "use 1", "fail: no", "use 1", "fail: no"]),
-        ("paused, and due", 99, &|| valid().start(80).fail(80, refused()), ["use 1", "use 1", "fail: no", "use 1", "fail: no"]),
-        ("paused, and expired", 100, &|| valid().start(80).fail(80, refused()), ["fail: no", "fail: no", "fail: no", "use 1", "fail: no"]),
-        ("paused, and accepted", 1, &|| valid().start(0).fail(0, refused()).on(1, Event::Accepted(numbered(1))), ["use 1", "use 1", "fail: no", "use 1", "fail: no"]),
-        ("after the pause", 60, &|| new().start(0).fail(0, refused()), ["refresh", "send without", "refresh", "refresh", "refresh"]),
-        ("after the pause, and due", 81, &|| valid().start(80).fail(80, unavailable()), ["use 1, refresh", "use 1, refresh", "refresh", "use 1", "refresh"]),
-        ("in the pause, with another sign-in", 1, &|| new().start(0).fail(0, refused()).sign_in(1, 1, Some(9)), ["refresh", "send without", "refresh", "refresh", "refresh"]),
+        (
+            "refreshing, and valid",
+            79,
+            &|| valid().start(0),
+            ["use 1", "use 1", "join", "use 1", "join"],
+        ),
+        (
+            "refreshing, and due",
+            80,
+            &|| valid().start(80),
+            ["use 1", "use 1", "join", "use 1", "join"],
+        ),
+        (
+            "refreshing, and expired",
+            100,
+            &|| valid().start(80),
+            ["join", "join", "join", "use 1", "join"],
+        ),
+        (
+            "paused",
+            59,
+            &|| new().start(0).fail(0, refused()),
+            ["fail: no", "send without", "fail: no", "fail: no", "fail: no"],
+        ),
+        (
+            "paused, and valid",
+            59,
+            &|| valid().start(0).fail(0, refused()),
+            ["use 1", "use 1", "fail: no", "use 1", "fail: no"],
+        ),
+        (
+            "paused, and due",
+            99,
+            &|| valid().start(80).fail(80, refused()),
+            ["use 1", "use 1", "fail: no", "use 1", "fail: no"],
+        ),
+        (
+            "paused, and expired",
+            100,
+            &|| valid().start(80).fail(80, refused()),
+            ["fail: no", "fail: no", "fail: no", "use 1", "fail: no"],
+        ),
+        (
+            "paused, and accepted",
+            1,
+            &|| valid().start(0).fail(0, refused()).on(1, Event::Accepted(numbered(1))),
+            ["use 1", "use 1", "fail: no", "use 1", "fail: no"],
+        ),
+        (
+            "after the pause",
+            60,
+            &|| new().start(0).fail(0, refused()),
+            ["refresh", "send without", "refresh", "refresh", "refresh"],
+        ),
+        (
+            "after the pause, and due",
+            81,
+            &|| valid().start(80).fail(80, unavailable()),
+            ["use 1, refresh", "use 1, refresh", "refresh", "use 1", "refresh"],
+        ),
+        (
+            "in the pause, with another sign-in",
+            1,
+            &|| new().start(0).fail(0, refused()).sign_in(1, 1, Some(9)),
+            ["refresh", "send without", "refresh", "refresh", "refresh"],
+        ),
         ("refused when it was new", 59, &rejected, ["use 1", "use 1", "refuse", "use 1", "refuse"]),
-        ("refused when it was new, a minute ago", 60, &rejected, ["use 1", "use 1", "refresh", "use 1", "refresh"]),
-        ("refused when it was new, and replaced", 1, &|| rejected().issue(0), ["use 2", "use 2", "use 2", "use 2", "refresh"]),
+        (
+            "refused when it was new, a minute ago",
+            60,
+            &rejected,
+            ["use 1", "use 1", "refresh", "use 1", "refresh"],
+        ),
+        (
+            "refused when it was new, and replaced",
+            1,
+            &|| rejected().issue(0),
+            ["use 2", "use 2", "use 2", "use 2", "refresh"],
+        ),
     ];
     for (name, seconds, machine, expected) in rows {
         let events = [
@@ -157,7 +233,10 @@ fn pauses_after_failures_grow_until_a_token_is_issued() {
     ] {
         machine = machine.start(now).fail(now, error.clone());
         assert_eq!(machine.state.pause(machine.at(now)), Duration::from_secs(pause), "{error}");
-        assert_eq!(machine.request(now + pause - 1, Event::ScopesDemanded), format!("fail: {error}"));
+        assert_eq!(
+            machine.request(now + pause - 1, Event::ScopesDemanded),
+            format!("fail: {error}")
+        );
         now += pause;
     }
     machine = machine.start(now).issue(now).start(now).fail(now, unavailable());
@@ -217,9 +296,8 @@ fn a_failure_counts_until_the_upstream_accepts_the_token() {
 #[test]
 fn a_token_that_is_due_needs_no_sign_in_until_it_expires_or_is_refused() {
     let due = || Machine::new().issue(0).start(80).fail(80, sign_in_needed());
-    let is_needed = |machine: &Machine, seconds| {
-        machine.state.sign_in_needed(machine.at(seconds)).is_some()
-    };
+    let is_needed =
+        |machine: &Machine, seconds| machine.state.sign_in_needed(machine.at(seconds)).is_some();
     assert!(!is_needed(&due(), 80) && !is_needed(&due(), 99) && is_needed(&due(), 100));
     let mut machine = due();
     let refused = Event::Refused(Some(numbered(1)));
@@ -231,18 +309,17 @@ fn a_token_that_is_due_needs_no_sign_in_until_it_expires_or_is_refused() {
 
 #[test]
 fn a_sign_in_is_new_if_another_process_has_written_it_since_the_failure() {
-    let written = Some(RecordVersion::numbered(2));
     let begun = || Machine::new().sign_in(0, 1, Some(9)).start(0);
+    let failed_with = |version| {
+        let sign_in = Some(RecordVersion::numbered(version));
+        begun().sign_in(0, 2, Some(9)).on(0, Event::Failed { error: refused(), sign_in })
+    };
     for (name, machine, is_new) in [
         ("none has failed", begun(), false),
         ("unchanged", begun().fail(0, refused()), false),
         ("changed afterwards", begun().fail(0, refused()).sign_in(1, 2, Some(9)), true),
-        ("changed meanwhile", begun().sign_in(0, 2, Some(9)).fail(0, refused()), true),
-        (
-            "written by the refresh",
-            begun().sign_in(0, 2, Some(9)).on(0, Event::Failed { error: refused(), written }),
-            false,
-        ),
+        ("changed meanwhile", failed_with(1), true),
+        ("written by the refresh", failed_with(2), false),
         ("a server that is down", begun().fail(0, unavailable()).sign_in(1, 2, Some(9)), false),
     ] {
         assert_eq!(machine.state.has_new_sign_in(), is_new, "{name}");
