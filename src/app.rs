@@ -6,6 +6,7 @@
 mod changes;
 mod reload;
 mod settings;
+mod token_audit;
 mod upstream_runner;
 mod upstream_starter;
 mod watch;

@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::settings;
+use super::token_audit::record_tokens;
 use super::upstream_runner::{ConnectToRunner, UpstreamRunner};
 use weir_base::memory::memory_budget::MemoryBudget;
 use weir_base::secrets::sealing::Instance;
@@ -13,8 +14,7 @@ use weir_config::{Config, Replicas, UpstreamConfig};
 use weir_downstream::http::RunningUpstreams;
 use weir_fleet::{Condition, Fleet};
 use weir_mcp::call::CallContext;
-use weir_oauth::TokenOutcome;
-use weir_record::audit::{Audit, SignInEvent};
+use weir_record::audit::Audit;
 use weir_upstream::connect::Connect;
 use weir_upstream::{self as upstream, Upstream};
 
@@ -65,7 +65,7 @@ impl UpstreamStarter {
             let connector = Arc::clone(&self.connector);
             let (tasks, stop) = (&self.tasks, &self.stop);
             let started = Upstream::start_after(before, settings, connector, budget, tasks, stop);
-            self.record_sign_ins(&started);
+            record_tokens(&started, &self.audit, tasks);
             return started;
         };
         let connector = Arc::new(ConnectToRunner {
@@ -81,26 +81,6 @@ impl UpstreamStarter {
             self.tasks.spawn(runner.run(started.stop_token(), self.draining.clone()));
         }
         started
-    }
-
-    /// Records in the audit log when access tokens for the upstream are issued again, and why not.
-    fn record_sign_ins(&self, upstream: &Upstream) {
-        let Some(mut outcomes) = upstream.token_outcomes() else { return };
-        let (audit, name) = (self.audit.clone(), Arc::from(upstream.name().as_str()));
-        let stop = upstream.stop_token();
-        self.tasks.spawn(async move {
-            while let Some(Ok(())) = stop.run_until_cancelled(outcomes.changed()).await {
-                let outcome = outcomes.borrow_and_update().clone();
-                match outcome {
-                    TokenOutcome::None => {}
-                    TokenOutcome::Issued => audit.record_sign_in(SignInEvent::SignIn, &name, None),
-                    TokenOutcome::Failed(error) => {
-                        let failure = Some(error.to_string());
-                        audit.record_sign_in(SignInEvent::SignIn, &name, failure);
-                    }
-                }
-            }
-        });
     }
 
     /// Returns the fleet of which one replica at a time runs this upstream, if it is such a one.

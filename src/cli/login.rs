@@ -90,7 +90,7 @@ impl<'a> SignInRow<'a> {
             signed_in: record.is_some(),
             issuer: record.map(|record| sanitize_line(record.issuer())),
             expires: expires.map(|it| format_rfc3339(SystemTime::UNIX_EPOCH + it)),
-            renewable: record.is_some_and(SignInRecord::is_renewable),
+            renewable: record.is_some_and(SignInRecord::is_refreshable),
             problem: None,
         }
     }

@@ -15,7 +15,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::exit::Failure;
-use weir_oauth::ANSWER_TIMEOUT;
+use weir_oauth::RESPONSE_TIMEOUT;
 
 /// Value of `--color`. `auto` follows the usual variables: `NO_COLOR`, `CLICOLOR`,
 /// `CLICOLOR_FORCE`, `TERM`.
@@ -136,7 +136,7 @@ pub(super) fn waiting_for_answer(upstreams: &[String]) -> String {
     format!(
         "waiting for the answer of the authorization server of {upstreams}, for at most {} s: \
          without it the sign-in would be lost",
-        ANSWER_TIMEOUT.as_secs()
+        RESPONSE_TIMEOUT.as_secs()
     )
 }
 

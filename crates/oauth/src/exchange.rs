@@ -1,4 +1,4 @@
-//! Exchanges with authorization servers whose answer must not be lost: the server has replaced a
+//! Exchanges with authorization servers whose response must not be lost: the server has replaced a
 //! refresh token, or has redeemed a code, as soon as it has the request.
 //!
 //! Invariants: an exchange begins when its connection is there and its request is written next, and
@@ -100,7 +100,7 @@ impl HttpSend for ExchangeHttp<'_> {
 }
 
 /// Lets no exchange begin any more, and waits for those that have begun, for at most
-/// [`ANSWER_TIMEOUT`]. `announce` is called with their upstreams, if there are any.
+/// [`RESPONSE_TIMEOUT`]. `announce` is called with their upstreams, if there are any.
 pub async fn finish_exchanges(announce: impl FnOnce(&[String])) {
     let mut exchanges = EXCHANGES.subscribe();
     EXCHANGES.send_modify(|all| all.is_closed = true);
@@ -108,7 +108,7 @@ pub async fn finish_exchanges(announce: impl FnOnce(&[String])) {
     if !upstreams.is_empty() {
         announce(&upstreams);
         let ended = exchanges.wait_for(|all| all.upstreams.is_empty());
-        let _ = timeout_awake(ANSWER_TIMEOUT, ended).await;
+        let _ = timeout_awake(RESPONSE_TIMEOUT, ended).await;
     }
 }
 
@@ -144,5 +144,5 @@ static EXCHANGES: LazyLock<watch::Sender<Exchanges>> = LazyLock::new(watch::Send
 
 /// Part of a time limit for which a process that was stopped cannot have waited.
 const TICK: Duration = Duration::from_secs(1);
-/// Longest wait for the answer of an authorization server when Weir is stopping.
-pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for the response of an authorization server when Weir is stopping.
+pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);

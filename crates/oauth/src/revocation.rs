@@ -1,76 +1,44 @@
-//! Revocation of a sign-in at its authorization server (RFC 7009).
+//! Revocation of a token at its authorization server (RFC 7009).
 
-use super::token_request::{Form, authenticate, form_request};
+use super::metadata::ServerMetadata;
+use super::token_request::{Form, authenticate};
 use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
-use super::vault::SignInRecord;
-use super::{Grant, OAuthError, Settings};
-use weir_base::net::http_send::HttpSend;
+use super::{OAuthError, RegisteredClient};
+use weir_base::secrets::secret::Secret;
 use weir_base::text::quote::quote;
 
-impl SignInRecord {
-    /// Revokes the refresh token, or the access token if there is none, at the authorization
-    /// server. Returns false if the server has no endpoint for that.
-    ///
-    /// # Errors
-    ///
-    /// The server cannot be reached, or refuses.
-    pub async fn revoke(
-        &self,
-        http: &dyn HttpSend,
-        settings: &Settings,
-    ) -> Result<bool, OAuthError> {
-        let Some(endpoint) = &self.revocation_endpoint else { return Ok(false) };
-        let client = match &settings.grant {
-            // The secret of another client is not for this server.
-            Grant::AuthorizationCode { client: Some(configured) } if self.is_of(settings) => {
-                configured.clone()
-            }
-            _ => self.client(),
-        };
-        let (token, kind) = match &self.refresh_token {
-            Some(token) => (token, "refresh_token"),
-            None => (&self.access_token, "access_token"),
-        };
-        let mut form = Form::default();
-        form.append_secret("token", token.expose());
-        form.append("token_type_hint", kind);
-        let authorization = authenticate(&self.server(), &client, &mut form)?;
-        let (url, request) = form_request(endpoint, form, authorization);
-        let status = OAuthClient::new(http, settings).send_for_status(&url, request).await?;
-        if status.is_success() {
-            return Ok(true);
-        }
-        let endpoint = quote(endpoint, MAX_SHOWN_CHARS);
-        Err(OAuthError::Refused(format!("{endpoint}: the response status is {status}")))
-    }
+/// Parameters of a request that revokes a token.
+pub(super) struct Revocation<'a> {
+    pub(super) endpoint: &'a str,
+    pub(super) server: &'a ServerMetadata,
+    pub(super) client: &'a RegisteredClient,
+    pub(super) token: &'a Secret,
+    /// Type of the token, such as `refresh_token`.
+    pub(super) kind: &'static str,
 }
 
-impl SignInRecord {
-    /// Revokes the tokens of a sign-in that cannot be kept for this reason, and returns the error
-    /// for that.
-    pub async fn discard(
-        &self,
-        http: &dyn HttpSend,
-        settings: &Settings,
-        reason: &OAuthError,
-    ) -> OAuthError {
-        let outcome = match self.revoke(http, settings).await {
-            Ok(true) => "were revoked".to_owned(),
-            Ok(false) => {
-                "were not revoked: the authorization server does not support that".to_owned()
-            }
-            Err(error) => format!("were not revoked: {error}"),
-        };
-        OAuthError::Unavailable(format!("{reason}; the tokens that had come {outcome}"))
+impl Revocation<'_> {
+    /// Sends the request.
+    pub(super) async fn send(&self, client: &OAuthClient<'_>) -> Result<(), OAuthError> {
+        let mut form = Form::default();
+        form.append_secret("token", self.token.expose());
+        form.append("token_type_hint", self.kind);
+        let authorization = authenticate(self.server, self.client, &mut form)?;
+        let (url, request) = form.into_request(self.endpoint, authorization);
+        let status = client.send_for_status(&url, request).await?;
+        if status.is_success() {
+            return Ok(());
+        }
+        let endpoint = quote(self.endpoint, MAX_SHOWN_CHARS);
+        Err(OAuthError::Refused(format!("{endpoint}: the response status is {status}")))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::record;
-    use crate::testing::{Script, settings};
-    use crate::{ClientCredential, RegisteredClient};
+    use crate::testing::{Script, record, settings};
+    use crate::{ClientCredential, Grant, Settings, SignInRecord};
 
     #[tokio::test]
     async fn the_refresh_token_is_revoked_as_the_client_of_the_sign_in() {

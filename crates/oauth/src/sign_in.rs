@@ -1,12 +1,10 @@
-//! Sign-in by a user: the authorization code flow with PKCE (OAuth 2.1, 4.1; RFC 7636; RFC 9207).
-//!
-//! Invariants: a response is used only if its state and its issuer are those of the request. What a
-//! response of another issuer says is not shown.
+//! Sign-in by a user: the authorization code flow with PKCE (OAuth 2.1, 4.1).
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use subtle::ConstantTimeEq;
-use url::{Url, form_urlencoded};
+mod authorization_request;
+#[cfg(test)]
+mod tests;
+
+use url::Url;
 
 use super::challenge::BearerChallenge;
 use super::discovery::{Discovered, discover};
@@ -14,13 +12,12 @@ use super::metadata::is_same_issuer;
 use super::registration::register;
 use super::step_up::StepUp;
 use super::token_request::{TokenGrant, TokenRequest};
-use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient, without_parameters};
+use super::url_rules::{MAX_SHOWN_CHARS, OAuthClient};
 use super::vault::{SignInNumber, SignInRecord, binding};
 use super::{ClientCredential, Grant, OAuthError, RegisteredClient, Settings};
+use authorization_request::AuthorizationRequest;
 use weir_base::net::http_send::HttpSend;
-use weir_base::secrets::secret::{Secret, random_token};
-use weir_base::secrets::secret_search::SecretPatterns;
-use weir_base::secrets::sha256::sha256;
+use weir_base::secrets::secret::Secret;
 use weir_base::text::quote::quote;
 
 /// Sign-in that waits for the response of the authorization server.
@@ -30,13 +27,8 @@ pub struct SignIn {
     settings: Settings,
     discovered: Discovered,
     client: RegisteredClient,
-    redirect_uri: String,
-    resource: Option<String>,
-    scope: Option<String>,
-    step_up: StepUp,
-    verifier: Secret,
-    state: Secret,
-    url: Url,
+    access: RequestedAccess,
+    request: AuthorizationRequest,
 }
 
 impl SignIn {
@@ -93,35 +85,20 @@ impl SignIn {
         // Earlier versions have noted it in the record only.
         let known = earlier.filter(|it| it.is_configured_client).map(SignInRecord::bound);
         binding::check(upstream, settings, known.as_slice(), &server.issuer)?;
-        let (resource, scope) = (discovered.resource(settings), discovered.scope(settings));
-        let is_of =
-            |it: &&SignInRecord| it.is_of(settings) && is_same_issuer(&it.issuer, &server.issuer);
-        let (step_up, before) = match earlier.filter(is_of) {
-            Some(earlier) => (earlier.step_up.clone(), earlier.scope.as_deref()),
-            None => (StepUp::default(), None),
-        };
-        let scope = step_up.widen(scope, before);
-        let (registered, method) =
-            register(&client, server, configured, metadata_url, &redirect_uri, scope.as_deref())
-                .await?;
-        let (verifier, state) = (random_token(), random_token());
-        let challenge = URL_SAFE_NO_PAD.encode(sha256(verifier.as_bytes()));
-        let mut parameters = vec![
-            ("response_type", "code"),
-            ("client_id", &*registered.id),
-            ("redirect_uri", &*redirect_uri),
-            ("state", &*state),
-            ("code_challenge", &*challenge),
-            ("code_challenge_method", "S256"),
-        ];
-        let optional = [("resource", resource.as_deref()), ("scope", scope.as_deref())];
-        parameters.extend(optional.into_iter().filter_map(|(name, it)| Some((name, it?))));
-        parameters.extend(settings.params.iter().map(|(name, value)| (&**name, &**value)));
-        let is_own = |name: &str| parameters.iter().any(|(own, _)| *own == name);
-        let mut url = Url::parse(&without_parameters(endpoint, is_own))
-            .map_err(|_| refuse("has no authorization endpoint"))?;
-        url.set_fragment(None);
-        url.query_pairs_mut().extend_pairs(parameters);
+        let access = RequestedAccess::new(&discovered, settings, earlier);
+        let (registered, method) = register(
+            &client,
+            server,
+            configured,
+            metadata_url,
+            &redirect_uri,
+            access.scope.as_deref(),
+        )
+        .await?;
+        let params = &settings.params;
+        let request =
+            AuthorizationRequest::new(endpoint, &registered.id, redirect_uri, &access, params)
+                .ok_or_else(|| refuse("has no authorization endpoint"))?;
         if let Some(method) = method {
             // RFC 7591, 3.2.1: the server may choose another method than the requested one.
             discovered.server.token_endpoint_auth_methods_supported = Some(vec![method]);
@@ -130,20 +107,15 @@ impl SignIn {
             upstream: upstream.to_owned(),
             settings: settings.clone(),
             client: registered,
-            redirect_uri,
-            resource,
-            scope,
-            step_up,
-            verifier: Secret::from(&*verifier),
-            state: Secret::from(&*state),
-            url,
+            access,
+            request,
             discovered,
         })
     }
 
     /// URL that the user opens in a browser.
     pub fn url(&self) -> &str {
-        self.url.as_str()
+        self.request.url.as_str()
     }
 
     /// Issuer at which the user signs in.
@@ -154,7 +126,7 @@ impl SignIn {
     /// Returns the place at which the user signs in: the issuer, and the origin of its page if that
     /// is another one.
     pub fn place(&self) -> String {
-        let (issuer, page) = (self.issuer(), self.url.origin());
+        let (issuer, page) = (self.issuer(), self.request.url.origin());
         match Url::parse(issuer).is_ok_and(|issuer| issuer.origin() == page) {
             true => issuer.to_owned(),
             false => format!("{issuer}, on a page of {}", page.ascii_serialization()),
@@ -163,8 +135,7 @@ impl SignIn {
 
     /// Returns whether a query, with which a browser came, is the response to this sign-in.
     pub fn is_response(&self, query: &str) -> bool {
-        let state = parameter(query, "state").unwrap_or_default();
-        state.as_bytes().ct_eq(self.state.expose().as_bytes()).into()
+        self.request.is_response(query)
     }
 
     /// Redeems the response of the authorization server: the query with which the browser came
@@ -179,14 +150,14 @@ impl SignIn {
         query: &str,
     ) -> Result<SignInRecord, OAuthError> {
         let client = OAuthClient::new(http, &self.settings);
-        let code = self.check(query)?;
         let server = &self.discovered.server;
-        let (verifier, redirect_uri) = (&self.verifier, &*self.redirect_uri);
+        let code = self.request.check(query, server, &self.client)?;
+        let (verifier, redirect_uri) = (&self.request.verifier, &*self.request.redirect_uri);
         let request = TokenRequest {
             grant: TokenGrant::Code { code: &code, verifier, redirect_uri },
             client: Some(&self.client),
             server,
-            resource: self.resource.as_deref(),
+            resource: self.access.resource.as_deref(),
             scope: None,
         };
         let mut issued = request.redeem(&client).await?;
@@ -225,9 +196,9 @@ impl SignIn {
             ),
             client_id: self.client.id,
             client_secret,
-            resource: self.resource,
-            scope: self.scope,
-            step_up: self.step_up,
+            resource: self.access.resource,
+            scope: self.access.scope,
+            step_up: self.access.step_up,
             expires,
             lifetime: issued.lifetime.map(|lifetime| lifetime.as_secs()),
             access_token: access_token.unwrap_or_else(|| Secret::from("")),
@@ -240,505 +211,25 @@ impl SignIn {
             Some(problem) => Err(record.discard(http, &self.settings, &problem).await),
         }
     }
+}
 
-    /// Checks a response, and returns its code.
-    fn check(&self, query: &str) -> Result<Secret, OAuthError> {
-        let refuse = |text: &str| Err(OAuthError::Refused(text.to_owned()));
-        let find = |name| parameter(query, name);
-        if !self.is_response(query) {
-            return refuse("the response belongs to another sign-in");
-        }
-        // OAuth 2.1, 4.1.2: no parameter comes twice.
-        let count = |name: &str| {
-            form_urlencoded::parse(query.as_bytes()).filter(|(it, _)| it == name).count()
+/// Resource and scopes for which a sign-in is requested.
+struct RequestedAccess {
+    resource: Option<String>,
+    scope: Option<String>,
+    step_up: StepUp,
+}
+
+impl RequestedAccess {
+    /// Chooses what the upstream names, and what it has demanded since an earlier sign-in there.
+    fn new(discovered: &Discovered, settings: &Settings, earlier: Option<&SignInRecord>) -> Self {
+        let issuer = &discovered.server.issuer;
+        let is_of = |it: &&SignInRecord| it.is_of(settings) && is_same_issuer(&it.issuer, issuer);
+        let (step_up, before) = match earlier.filter(is_of) {
+            Some(earlier) => (earlier.step_up.clone(), earlier.scope.as_deref()),
+            None => (StepUp::default(), None),
         };
-        if ["state", "iss", "code", "error"].into_iter().any(|name| count(name) > 1) {
-            return refuse("the response contains a parameter twice");
-        }
-        // Spec 2026-07-28, authorization, authorization response validation.
-        let server = &self.discovered.server;
-        match find("iss") {
-            Some(issuer) if issuer != server.issuer => {
-                return refuse("the response is of another authorization server");
-            }
-            None if server.authorization_response_iss_parameter_supported => {
-                return refuse("the response does not name its authorization server");
-            }
-            _ => {}
-        }
-        if let Some(error) = find("error") {
-            let description = find("error_description").unwrap_or_default();
-            let code = find("code").map(Secret::from);
-            let secrets = [&self.state, &self.verifier].into_iter().chain(self.client.secret());
-            let patterns = SecretPatterns::new(secrets.chain(&code).map(Secret::expose));
-            let [error, description] =
-                [error, description].map(|text| quote(&patterns.redact(&text), MAX_SHOWN_CHARS));
-            let text =
-                format!("the authorization server refuses the sign-in: {error}: {description}");
-            return refuse(text.trim_end_matches([':', ' ']));
-        }
-        match find("code") {
-            Some(code) if !code.is_empty() => Ok(Secret::from(code)),
-            _ => refuse("the response contains no code"),
-        }
-    }
-}
-
-/// Returns the first parameter of this name in a query.
-fn parameter(query: &str, wanted: &str) -> Option<String> {
-    let mut pairs = form_urlencoded::parse(query.as_bytes());
-    pairs.find(|(name, _)| name == wanted).map(|(_, value)| value.into_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::testing::record;
-    use crate::testing::{Filtered, Script, settings};
-
-    const SERVER: &str = "https://mcp.test/.well-known/oauth-authorization-server";
-
-    fn metadata(more: &str) -> String {
-        format!(
-            r#"{{"issuer":"https://mcp.test","authorization_endpoint":"https://mcp.test/authorize?a=b",
-            "token_endpoint":"https://mcp.test/token","registration_endpoint":"https://mcp.test/register",
-            "code_challenge_methods_supported":["plain","S256"]{more}}}"#
-        )
-    }
-
-    /// Begins a sign-in at a server with these metadata.
-    async fn begin(
-        script: &Script,
-        metadata: &str,
-        settings: Settings,
-    ) -> Result<SignIn, OAuthError> {
-        script.document(SERVER, metadata);
-        script.respond(
-            "https://mcp.test/register",
-            201,
-            r#"{"client_id":"new","client_secret":""}"#,
-        );
-        let redirect_uri = "http://127.0.0.1:7/callback".to_owned();
-        SignIn::begin(script, "hub", &settings, &BearerChallenge::default(), redirect_uri, None)
-            .await
-    }
-
-    fn of_user() -> Settings {
-        Settings { grant: Grant::AuthorizationCode { client: None }, ..settings() }
-    }
-
-    fn parameters(sign_in: &SignIn) -> std::collections::BTreeMap<String, String> {
-        sign_in.url.query_pairs().into_owned().collect()
-    }
-
-    #[tokio::test]
-    async fn a_user_signs_in_with_pkce_at_a_client_that_was_registered_for_it() {
-        let script = Script::default();
-        let scopes = Some(vec!["x".to_owned(), "y".to_owned()]);
-        let params = vec![("access_type".to_owned(), "offline".to_owned())];
-        let settings = Settings { scopes, params, ..of_user() };
-        let sign_in = begin(&script, &metadata(""), settings).await;
-        let sign_in = sign_in.expect("it begins");
-        let registration = script.take_requests().pop().expect("a registration");
-        assert_eq!(
-            std::str::from_utf8(registration.body()),
-            Ok(concat!(
-                r#"{"client_name":"Weir","redirect_uris":["http://127.0.0.1:7/callback"],"#,
-                r#""grant_types":["authorization_code","refresh_token"],"response_types":["code"],"#,
-                r#""application_type":"native","token_endpoint_auth_method":"client_secret_basic","scope":"x y"}"#
-            ))
-        );
-        assert!(sign_in.url().starts_with("https://mcp.test/authorize?a=b&response_type=code&"));
-        let asked = parameters(&sign_in);
-        let [state, challenge] = ["state", "code_challenge"].map(|name| &asked[name]);
-        assert_eq!((state.len(), challenge.len()), (43, 43));
-        for (name, value) in [
-            ("client_id", "new"),
-            ("redirect_uri", "http://127.0.0.1:7/callback"),
-            ("code_challenge_method", "S256"),
-            ("resource", "https://mcp.test/mcp"),
-            ("scope", "x y"),
-            ("access_type", "offline"),
-        ] {
-            assert_eq!(asked[name], value, "{name}");
-        }
-        let response = r#"{"access_token":"t0k","token_type":"Bearer","refresh_token":"r"}"#;
-        script.document("https://mcp.test/token", response);
-        let query = format!("code=c%2B1&state={state}");
-        let challenge = challenge.clone();
-        let record = sign_in.finish(&script, &query).await.expect("signed in");
-        assert_eq!(
-            (&*record.issuer, &*record.client_id, record.access_token.expose()),
-            ("https://mcp.test", "new", "t0k")
-        );
-        assert_eq!((record.refresh_token, record.expires), (Some("r".into()), None));
-        let request = script.take_requests().pop().expect("a request");
-        let form: std::collections::BTreeMap<_, _> =
-            form_urlencoded::parse(request.body()).into_owned().collect();
-        for (name, value) in [
-            ("grant_type", "authorization_code"),
-            ("code", "c+1"),
-            ("redirect_uri", "http://127.0.0.1:7/callback"),
-            ("client_id", "new"),
-            ("resource", "https://mcp.test/mcp"),
-        ] {
-            assert_eq!(form[name], value, "{name}");
-        }
-        assert_eq!(URL_SAFE_NO_PAD.encode(sha256(form["code_verifier"].as_bytes())), challenge);
-    }
-
-    #[tokio::test]
-    async fn a_parameter_of_the_endpoint_or_of_the_configuration_does_not_come_twice() {
-        let params = vec![("audience".to_owned(), "mine".to_owned())];
-        let settings = Settings { params, scopes: Some(vec!["x".to_owned()]), ..of_user() };
-        let query = "response_type=token&a=b&client_id=x&redirect_uri=https%3A%2F%2Fevil.test&state=s\
-                     &code_challenge=c&code_challenge_method=plain&resource=r&scope=y&sco%70e=z\
-                     &audience=theirs&c=d%20e&a=f";
-        let server = metadata("").replace("?a=b", &format!("?{query}#part"));
-        let sign_in = begin(&Script::default(), &server, settings).await.expect("it begins");
-        assert!(
-            sign_in.url().starts_with("https://mcp.test/authorize?a=b&c=d%20e&a=f&response_type")
-        );
-        let asked = parameters(&sign_in);
-        for (name, value) in [
-            ("response_type", "code"),
-            ("client_id", "new"),
-            ("redirect_uri", "http://127.0.0.1:7/callback"),
-            ("code_challenge_method", "S256"),
-            ("resource", "https://mcp.test/mcp"),
-            ("scope", "x"),
-            ("audience", "mine"),
-        ] {
-            assert_eq!(asked[name], value, "{name}");
-            assert_eq!(sign_in.url.query_pairs().filter(|(it, _)| it == name).count(), 1, "{name}");
-        }
-        assert!(!sign_in.url().contains('#'));
-    }
-
-    #[tokio::test]
-    async fn the_page_of_a_sign_in_is_shown_where_its_host_is_not_that_of_the_issuer() {
-        for (endpoint, expected) in [
-            ("https://mcp.test/authorize", "https://mcp.test"),
-            ("https://MCP.test:443/x", "https://mcp.test"),
-            ("https://login.test/x?y", "https://mcp.test, on a page of https://login.test"),
-            ("https://mcp.test:8443/", "https://mcp.test, on a page of https://mcp.test:8443"),
-            (
-                "https://mcp.test.evil.test/",
-                "https://mcp.test, on a page of https://mcp.test.evil.test",
-            ),
-        ] {
-            let server = metadata("").replace("https://mcp.test/authorize?a=b", endpoint);
-            let sign_in = begin(&Script::default(), &server, of_user()).await.expect("it begins");
-            assert_eq!(sign_in.place(), expected);
-        }
-    }
-
-    #[tokio::test]
-    async fn a_response_names_the_issuer_as_the_metadata_of_the_server_do() {
-        for (issuer, named, is_used) in [
-            ("https://mcp.test/", "https://mcp.test/", true),
-            ("https://mcp.test/", "https://mcp.test", false),
-            ("https://mcp.test", "https://mcp.test/", false),
-        ] {
-            let script = Script::default();
-            let server = metadata("")
-                .replace(r#""issuer":"https://mcp.test""#, &format!(r#""issuer":"{issuer}""#));
-            let sign_in = begin(&script, &server, of_user()).await.expect("it begins");
-            script.document(
-                "https://mcp.test/token",
-                r#"{"access_token":"t","token_type":"Bearer"}"#,
-            );
-            let query = format!("code=c&state={}&iss={named}", sign_in.state.expose());
-            let finished = sign_in.finish(&script, &query).await;
-            assert_eq!(finished.is_ok(), is_used, "{issuer} {named}: {finished:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn what_the_upstream_demands_since_the_earlier_sign_in_is_requested_too() {
-        let script = Script::default();
-        script.document(SERVER, &metadata(r#","client_id_metadata_document_supported":true"#));
-        let document = Some("https://weir.test/client.json".to_owned());
-        let settings = Settings { client_metadata_url: document, ..of_user() };
-        let challenge = BearerChallenge { scope: Some("a".into()), ..BearerChallenge::default() };
-        let mut step_up = StepUp::default();
-        step_up.demand("c", Some("b"), &settings, Duration::ZERO).expect("followed");
-        let scope = Some("b".to_owned());
-        let earlier = SignInRecord { issuer: "https://mcp.test".into(), scope, ..record() };
-        let demanded = SignInRecord { step_up, ..earlier.clone() };
-        let elsewhere = SignInRecord { issuer: "https://id.test".into(), ..demanded.clone() };
-        for (record, expected) in [(earlier, "a"), (demanded, "a b c"), (elsewhere, "a")] {
-            let redirect_uri = "http://127.0.0.1:7/callback".to_owned();
-            let begun =
-                SignIn::begin(&script, "hub", &settings, &challenge, redirect_uri, Some(&record));
-            assert_eq!(parameters(&begun.await.expect("it begins"))["scope"], expected);
-        }
-    }
-
-    #[tokio::test]
-    async fn a_response_is_used_only_if_state_and_issuer_are_right() {
-        let advertised = r#","authorization_response_iss_parameter_supported":true"#;
-        let other_server = "the response is of another authorization server";
-        let unnamed = "the response does not name its authorization server";
-        for (more, response, error) in [
-            (advertised, "code=c&state=STATE&iss=https%3A%2F%2Fmcp.test", None),
-            ("", "code=c&state=STATE&iss=https%3A%2F%2Fmcp.test", None),
-            ("", "code=c&state=STATE", None),
-            (advertised, "code=c&state=STATE", Some(unnamed)),
-            ("", "code=c&state=STATE&iss=https://mcp.test/", Some(other_server)),
-            ("", "code=c&state=STATE&iss=HTTPS://mcp.test", Some(other_server)),
-            ("", "code=c&state=STATE&iss=https://mcp.test:443", Some(other_server)),
-            ("", "error=secret&state=STATE&iss=https://evil.test", Some(other_server)),
-            (advertised, "error=secret&state=STATE", Some(unnamed)),
-            ("", "code=c&state=other", Some("the response belongs to another sign-in")),
-            ("", "code=c", Some("the response belongs to another sign-in")),
-            ("", "state=STATE&code=", Some("the response contains no code")),
-            (
-                "",
-                "state=STATE&error=access_denied&error_description=no%0Anever",
-                Some("the authorization server refuses the sign-in: access_denied: no\\nnever"),
-            ),
-        ] {
-            let script = Script::default();
-            let sign_in = begin(&script, &metadata(more), of_user()).await.expect("it begins");
-            script.document(
-                "https://mcp.test/token",
-                r#"{"access_token":"t0k","token_type":"Bearer"}"#,
-            );
-            script.take_requests();
-            let query = response.replace("STATE", sign_in.state.expose());
-            let finished = sign_in.finish(&script, &query).await;
-            let sent = script.requests();
-            match error {
-                None => assert!(finished.is_ok() && sent.len() == 1, "{response}: {finished:?}"),
-                Some(error) => {
-                    assert_eq!(finished, Err(OAuthError::Refused(error.into())), "{response}");
-                    assert!(sent.is_empty(), "{sent:?}");
-                }
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn a_secret_that_a_server_repeats_is_not_shown() {
-        let secret = "canary-of-a-secret";
-        let credential = ClientCredential::Secret(secret.into());
-        let client = RegisteredClient { id: "weir".into(), credential };
-        let grant = Grant::AuthorizationCode { client: Some(client) };
-        let settings = Settings { grant, ..settings() };
-        let script = Script::default();
-        let sign_in = begin(&script, &metadata(""), settings.clone()).await.expect("it begins");
-        let (state, code) = (sign_in.state.expose(), "canary-of-a-code");
-        let query =
-            format!("error={secret}&error_description={code}+{state}&code={code}&state={state}");
-        let refused = sign_in.finish(&script, &query).await;
-        let text = "the authorization server refuses the sign-in: ***: *** ***";
-        assert_eq!(refused, Err(OAuthError::Refused(text.into())));
-        // The server knows the tokens of the earlier sign-in.
-        let tokens = ["canary-of-an-access-token", "canary-of-a-refresh-token"].map(Secret::from);
-        let [access_token, refresh_token] = tokens.clone();
-        let refresh_token = Some(refresh_token);
-        let earlier = SignInRecord { access_token, refresh_token, ..record() };
-        for canary in [secret, tokens[0].expose(), tokens[1].expose()] {
-            let server = metadata("").replace("\"https://mcp.test\"", &format!("\"{canary}\""));
-            script.document(SERVER, &server);
-            let redirect_uri = "http://127.0.0.1:7/callback".to_owned();
-            let challenge = BearerChallenge::default();
-            let begun =
-                SignIn::begin(&script, "hub", &settings, &challenge, redirect_uri, Some(&earlier));
-            let error = begun.await.err().expect("refused").to_string();
-            assert!(error.contains("another issuer, ***:"), "{error}");
-        }
-    }
-
-    #[tokio::test]
-    async fn what_a_sign_in_needs_is_there_or_the_reason_is_said() {
-        let configured = RegisteredClient { id: "mine".into(), credential: ClientCredential::None };
-        let mine =
-            Settings { grant: Grant::AuthorizationCode { client: Some(configured) }, ..settings() };
-        let document = Some("https://weir.test/client.json".to_owned());
-        let described = Settings { client_metadata_url: document, ..of_user() };
-        let supported = r#","client_id_metadata_document_supported":true"#;
-        for (metadata, settings, client) in [
-            (metadata(supported), mine, "mine"),
-            (metadata(supported), described.clone(), "https://weir.test/client.json"),
-            (metadata(""), described, "new"),
-        ] {
-            let script = Script::default();
-            let sign_in = begin(&script, &metadata, settings).await.expect("it begins");
-            assert_eq!(parameters(&sign_in)["client_id"], client);
-        }
-        // The operator knows more than the metadata say, and does not contradict them.
-        let assumed = Settings { assumes_pkce: true, ..of_user() };
-        let unsaid = metadata("").replace("code_challenge_methods", "x");
-        let sign_in = begin(&Script::default(), &unsaid, assumed.clone()).await;
-        assert_eq!(parameters(&sign_in.expect("it begins"))["code_challenge_method"], "S256");
-        let plain = metadata("").replace(r#"["plain","S256"]"#, r#"["plain"]"#);
-        assert!(begin(&Script::default(), &plain, assumed).await.is_err());
-        let server = "the authorization server https://mcp.test";
-        for (metadata, error) in [
-            (
-                metadata("").replace(r#"["plain","S256"]"#, r#"["plain"]"#),
-                format!("{server} does not support PKCE with S256"),
-            ),
-            (
-                metadata("").replace("code_challenge_methods", "x"),
-                format!(
-                    "{server} does not say that it supports PKCE: if it does, set auth.assume_pkce"
-                ),
-            ),
-            (
-                metadata("").replace("authorization_endpoint", "x"),
-                format!("{server} has no authorization endpoint"),
-            ),
-            (
-                metadata("").replace("https://mcp.test/authorize", "javascript:alert(1)//"),
-                "javascript:alert(1)//?a=b is not an https:// URL".to_owned(),
-            ),
-            (
-                metadata("").replace("registration_endpoint", "x"),
-                format!(
-                    "{server} registers no clients by itself: register Weir there with the \
-                     redirect URI http://127.0.0.1:7/callback, and set client_id"
-                ),
-            ),
-        ] {
-            let script = Script::default();
-            let refused = begin(&script, &metadata, of_user()).await.err();
-            assert_eq!(refused, Some(OAuthError::Refused(error)), "{metadata}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_response_with_a_parameter_twice_is_refused() {
-        let script = Script::default();
-        for more in ["&code=d", "&iss=https%3A%2F%2Fmcp.test&iss=x", "&error=a&error=b", "&state=x"]
-        {
-            let sign_in = begin(&script, &metadata(""), of_user()).await.expect("it begins");
-            let query = format!("state={}&code=c{more}", parameters(&sign_in)["state"]);
-            script.requests();
-            let refused = sign_in.finish(&script, &query).await;
-            let text = "the response contains a parameter twice";
-            assert_eq!(refused, Err(OAuthError::Refused(text.into())), "{more}");
-            assert!(script.requests().is_empty());
-        }
-    }
-
-    #[tokio::test]
-    async fn the_credentials_of_a_client_are_not_for_another_server_than_that_of_the_sign_in() {
-        let script = Script::default();
-        script.document(SERVER, &metadata(""));
-        let credential = ClientCredential::Secret("hunter2".into());
-        let client = RegisteredClient { id: "weir".into(), credential };
-        let settings =
-            Settings { grant: Grant::AuthorizationCode { client: Some(client) }, ..settings() };
-        let earlier = SignInRecord { is_configured_client: true, ..record() };
-        let redirect_uri = "http://127.0.0.1:7/callback".to_owned();
-        let challenge = BearerChallenge::default();
-        let begun =
-            SignIn::begin(&script, "hub", &settings, &challenge, redirect_uri, Some(&earlier));
-        let text = "the upstream names the authorization server https://mcp.test instead of \
-                    https://id.test: if that is right, set auth.issuer";
-        assert_eq!(begun.await.err(), Some(OAuthError::Refused(text.into())));
-        assert!(script.requests().iter().all(|request| request.starts_with("GET ")));
-    }
-
-    #[tokio::test]
-    async fn a_registered_client_authenticates_in_the_way_that_the_server_has_chosen() {
-        let script = Script::default();
-        let more = r#","token_endpoint_auth_methods_supported":["client_secret_basic","client_secret_post"]"#;
-        let begun = begin(&script, &metadata(more), of_user()).await.expect("it begins");
-        assert_eq!(begun.client.credential, ClientCredential::None);
-        script.respond(
-            "https://mcp.test/register",
-            201,
-            r#"{"client_id":"new","client_secret":"hunter2","token_endpoint_auth_method":"client_secret_post"}"#,
-        );
-        let redirect_uri = "http://127.0.0.1:7/callback".to_owned();
-        let (settings, challenge) = (of_user(), BearerChallenge::default());
-        let begun = SignIn::begin(&script, "hub", &settings, &challenge, redirect_uri, None).await;
-        let begun = begun.expect("it begins");
-        let query = format!("code=c&state={}", parameters(&begun)["state"]);
-        script.document("https://mcp.test/token", r#"{"access_token":"t","token_type":"Bearer"}"#);
-        script.take_requests();
-        let record = begun.finish(&script, &query).await.expect("signed in");
-        let request = script.take_requests().pop().expect("a request");
-        assert!(!request.headers().contains_key("authorization"));
-        assert!(String::from_utf8_lossy(request.body()).contains("client_secret=hunter2"));
-        let methods = record.token_endpoint_auth_methods_supported;
-        assert_eq!(methods, Some(vec!["client_secret_post".to_owned()]));
-    }
-
-    #[tokio::test]
-    async fn each_server_that_the_upstream_names_is_called_at_allowed_addresses_only() {
-        let script = Script::default();
-        script.document(
-            "https://meta.test/resource",
-            r#"{"resource":"https://mcp.test/mcp","authorization_servers":["https://id.test"]}"#,
-        );
-        let server = metadata(r#","revocation_endpoint":"https://revoke.test/""#)
-            .replace("https://mcp.test/token", "https://token.test/")
-            .replace("https://mcp.test/register", "https://register.test/")
-            .replace("https://mcp.test", "https://id.test");
-        script.document("https://id.test/.well-known/oauth-authorization-server", &server);
-        script.respond("https://register.test/", 201, r#"{"client_id":"new"}"#);
-        script.document("https://token.test/", r#"{"access_token":"t","token_type":"Bearer"}"#);
-        script.respond("https://revoke.test/", 200, "");
-        let resource_metadata = Some("https://meta.test/resource".to_owned());
-        let challenge = BearerChallenge { resource_metadata, ..BearerChallenge::default() };
-        let (settings, uri) = (of_user(), "http://127.0.0.1:7/callback".to_owned());
-        let sign_in = SignIn::begin(&script, "hub", &settings, &challenge, uri, None).await;
-        let sign_in = sign_in.expect("it begins");
-        let query = format!("code=c&state={}", parameters(&sign_in)["state"]);
-        let record = sign_in.finish(&script, &query).await.expect("signed in");
-        assert_eq!(record.revoke(&script, &settings).await, Ok(true));
-        let called: Vec<_> = script
-            .take_requests()
-            .iter()
-            .map(|request| {
-                (request.uri().host().map(str::to_owned), request.extensions().get().copied())
-            })
-            .collect();
-        let foreign = ["meta.test", "id.test", "register.test", "token.test", "revoke.test"];
-        let expected = foreign.map(|host| (Some(host.to_owned()), Some(Filtered(true))));
-        assert_eq!(called, expected);
-        // The upstream itself is where the operator has said.
-        let own = begin(&script, &metadata(""), of_user()).await.expect("it begins");
-        drop(own);
-        let requests = script.take_requests();
-        assert!(requests.iter().all(|it| it.extensions().get() == Some(&Filtered(false))));
-    }
-
-    #[tokio::test]
-    async fn a_redirection_is_followed_nowhere() {
-        for place in [SERVER, "https://mcp.test/register", "https://mcp.test/token"] {
-            let script = Script::default();
-            let sign_in = match place {
-                "https://mcp.test/token" => {
-                    Some(begin(&script, &metadata(""), of_user()).await.expect("it begins"))
-                }
-                _ => None,
-            };
-            script.document(SERVER, &metadata(""));
-            script.respond(place, 302, "");
-            script.requests();
-            let failed = match sign_in {
-                Some(sign_in) => {
-                    let query = format!("code=c&state={}", parameters(&sign_in)["state"]);
-                    sign_in.finish(&script, &query).await.is_err()
-                }
-                None => {
-                    let uri = "http://127.0.0.1:7/callback".to_owned();
-                    let challenge = BearerChallenge::default();
-                    SignIn::begin(&script, "hub", &of_user(), &challenge, uri, None).await.is_err()
-                }
-            };
-            assert!(failed, "{place}");
-            let requests = script.requests();
-            let hosts = requests.iter().filter(|request| !request.contains("https://mcp.test/"));
-            assert_eq!(hosts.count(), 0, "{requests:?}");
-        }
+        let scope = step_up.widen(discovered.scope(settings), before);
+        Self { resource: discovered.resource(settings), scope, step_up }
     }
 }

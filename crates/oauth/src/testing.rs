@@ -144,7 +144,7 @@ pub fn signed_in(upstream: &Url, token: &str) -> SignInRecord {
 }
 
 /// Record of one sign-in with another token.
-pub fn renewed(record: &SignInRecord, token: &str) -> SignInRecord {
+pub fn refreshed(record: &SignInRecord, token: &str) -> SignInRecord {
     SignInRecord { access_token: token.into(), ..record.clone() }
 }
 

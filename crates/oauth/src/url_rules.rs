@@ -8,7 +8,6 @@ use url::{Position, Url, form_urlencoded};
 
 use super::exchange::timeout_awake;
 use super::{OAuthError, ReceivedBody, Settings};
-use weir_base::net::allowed_addresses::is_loopback_host;
 use weir_base::net::http_send::HttpSend;
 use weir_base::text::quote::quote;
 
@@ -95,31 +94,6 @@ impl<'a> OAuthClient<'a> {
             Ok(uri) => Ok((uri, url.origin() == self.settings.upstream.origin())),
             Err(_) => refuse("is not a URL"),
         }
-    }
-}
-
-impl Settings {
-    /// Returns whether no other machine can read what is sent to this URL: codes, tokens and
-    /// secrets of clients. Without TLS it leads to this machine, and only if the upstream is there
-    /// as well, or if that is configured.
-    pub fn protects(&self, url: &Url) -> bool {
-        match url.scheme() {
-            "https" => true,
-            "http" => {
-                is_loopback_host(url.host_str().unwrap_or_default())
-                    && (self.allowed.loopback || url.origin() == self.upstream.origin())
-            }
-            _ => false,
-        }
-    }
-
-    /// Returns whether the operator has written this host, as that of the upstream or of an
-    /// authorization server.
-    fn names_host(&self, host: &str) -> bool {
-        let token_url = self.token_url.as_ref().map(ToString::to_string);
-        let written = [&self.issuer, &self.metadata_url, &token_url].into_iter().flatten();
-        let written = written.filter_map(|url| Url::parse(url).ok());
-        written.chain([self.upstream.clone()]).any(|url| url.host_str() == Some(host))
     }
 }
 

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use crate::app::App;
 use crate::cli::exit::Failure;
 use weir_base::files::regular_file;
-use weir_oauth::{ANSWER_TIMEOUT, Exchange, timeout_awake};
+use weir_oauth::{Exchange, RESPONSE_TIMEOUT, timeout_awake};
 use weir_record::audit::Audit;
 
 /// Receiver of the stop signals.
@@ -148,7 +148,7 @@ impl Signals {
             return Err(Failure::Stopped(number));
         }
         announce();
-        timeout_awake(ANSWER_TIMEOUT, work).await.unwrap_or(Err(Failure::Stopped(number)))
+        timeout_awake(RESPONSE_TIMEOUT, work).await.unwrap_or(Err(Failure::Stopped(number)))
     }
 
     /// Runs blocking `work` on another thread. After a stop signal it has [`BLOCKING_GRACE`] to

@@ -27,7 +27,7 @@ use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 
 use weir_downstream::http::ListenSocket;
-use weir_oauth::ANSWER_TIMEOUT;
+use weir_oauth::RESPONSE_TIMEOUT;
 
 /// Variable that is set for a process that receives its sockets through standard input. The value
 /// says whether another process than the predecessor, such as systemd, also has the socket open.
@@ -40,7 +40,7 @@ const ALONE: &str = "alone";
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time limit for a successor to end: that for an answer, and a moment.
-const END_TIMEOUT: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(5));
+const END_TIMEOUT: Duration = RESPONSE_TIMEOUT.saturating_add(Duration::from_secs(5));
 
 /// Program file and arguments of this process.
 pub(crate) struct LaunchCommand {

@@ -29,3 +29,19 @@ fn bound_clients<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Bound
         Written::One(one) => one.into_iter().collect(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_of_an_earlier_version_are_read() {
+        for (bound, clients) in [("null", 0), (r#"{"client_id":"weir","issuer":"i"}"#, 1)] {
+            let text = format!(r#"{{"bound":{bound},"ran_out":null}}"#);
+            let notes: SignInNotes = serde_json::from_str(&text).expect("valid");
+            assert_eq!(notes.bound.len(), clients);
+            let again = serde_json::to_string(&notes).expect("JSON");
+            assert_eq!(serde_json::from_str::<SignInNotes>(&again).expect("valid"), notes);
+        }
+    }
+}

@@ -5,9 +5,12 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::metadata::{ServerMetadata, is_same_issuer, names};
+use crate::revocation::Revocation;
 use crate::step_up::StepUp;
 use crate::token_request::IssuedToken;
-use crate::{ClientCredential, Grant, RegisteredClient, ResourceIndicator, Settings};
+use crate::url_rules::OAuthClient;
+use crate::{ClientCredential, Grant, OAuthError, RegisteredClient, ResourceIndicator, Settings};
+use weir_base::net::http_send::HttpSend;
 use weir_base::secrets::secret::Secret;
 use weir_base::text::hex::hex;
 use weir_base::time::timestamp::unix_time;
@@ -35,12 +38,12 @@ impl SignInNumber {
 /// Sign-in at the authorization server of one upstream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignInRecord {
-    /// Number of the sign-in, which renewals keep.
+    /// Number of the sign-in, which refreshes keep.
     #[serde(default)]
     pub(crate) number: SignInNumber,
     /// URL of the upstream, without its query.
     pub(crate) upstream: String,
-    /// Hash of the whole URL; records of earlier versions have none until they are renewed.
+    /// Hash of the whole URL; records of earlier versions have none until they are refreshed.
     #[serde(default)]
     pub(crate) url_hash: Option<String>,
     pub(crate) issuer: String,
@@ -89,13 +92,13 @@ impl SignInRecord {
         &self.issuer
     }
 
-    /// Unix time in seconds at which the access token expires, if it is not renewed.
+    /// Unix time in seconds at which the access token expires, if it is not refreshed.
     pub fn expires(&self) -> Option<u64> {
         self.expires
     }
 
-    /// Whether the access token can be renewed.
-    pub fn is_renewable(&self) -> bool {
+    /// Whether the access token can be refreshed.
+    pub fn is_refreshable(&self) -> bool {
         self.refresh_token.is_some()
     }
 
@@ -145,7 +148,7 @@ impl SignInRecord {
         self.expires.map(|expires| Duration::from_secs(expires).saturating_sub(unix_time()))
     }
 
-    /// Returns whether the access token is valid for some time, so that it needs no renewal.
+    /// Returns whether the access token is valid for some time, so that it needs no refresh.
     pub(crate) fn is_fresh(&self) -> bool {
         let lifetime = self.lifetime.map_or(Duration::MAX, Duration::from_secs);
         self.rest().is_none_or(|rest| rest > MIN_REST.min(lifetime / 5))
@@ -160,13 +163,60 @@ impl SignInRecord {
         RegisteredClient { id: self.client_id.clone(), credential }
     }
 
-    /// Returns the authorization server, as far as renewals need it.
+    /// Returns the authorization server, as far as refreshes need it.
     pub(crate) fn server(&self) -> ServerMetadata {
         ServerMetadata::of_token_endpoint(
             self.issuer.clone(),
             self.token_endpoint.clone(),
             self.token_endpoint_auth_methods_supported.clone(),
         )
+    }
+
+    /// Revokes the refresh token, or the access token if there is none, at the authorization
+    /// server. Returns false if the server has no endpoint for that.
+    ///
+    /// # Errors
+    ///
+    /// The server cannot be reached, or refuses.
+    pub async fn revoke(
+        &self,
+        http: &dyn HttpSend,
+        settings: &Settings,
+    ) -> Result<bool, OAuthError> {
+        let Some(endpoint) = &self.revocation_endpoint else { return Ok(false) };
+        let client = match &settings.grant {
+            // The secret of another client is not for this server.
+            Grant::AuthorizationCode { client: Some(configured) } if self.is_of(settings) => {
+                configured.clone()
+            }
+            _ => self.client(),
+        };
+        let (token, kind) = match &self.refresh_token {
+            Some(token) => (token, "refresh_token"),
+            None => (&self.access_token, "access_token"),
+        };
+        let server = &self.server();
+        let revocation = Revocation { endpoint, server, client: &client, token, kind };
+        revocation.send(&OAuthClient::new(http, settings)).await?;
+        Ok(true)
+    }
+
+    /// Revokes the tokens of a sign-in that cannot be kept for this reason, and returns the error
+    /// for that.
+    pub async fn discard(
+        &self,
+        http: &dyn HttpSend,
+        settings: &Settings,
+        reason: &OAuthError,
+    ) -> OAuthError {
+        let outcome = match self.revoke(http, settings).await {
+            Ok(true) => "were revoked".to_owned(),
+            Ok(false) => {
+                "were not revoked: the authorization server does not support that".to_owned()
+            }
+            Err(error) => format!("were not revoked: {error}"),
+        };
+        OAuthError::Unavailable(format!("{reason}; the tokens that had come {outcome}"))
     }
 
     /// Forgets the scopes that the upstream has demanded, which the authorization server or the
@@ -177,7 +227,7 @@ impl SignInRecord {
 
     /// Replaces the tokens by new ones; without a new refresh token the old one stays (RFC 6749,
     /// 6). An access token that cannot be used replaces none.
-    pub(crate) fn renew(&mut self, issued: &IssuedToken, settings: &Settings) {
+    pub(crate) fn replace_tokens(&mut self, issued: &IssuedToken, settings: &Settings) {
         if let Ok(token) = &issued.token {
             self.access_token = token.clone();
             self.lifetime = issued.lifetime.map(|lifetime| lifetime.as_secs());
@@ -226,6 +276,57 @@ fn secret_option<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Se
 
 /// Most clients of which the authorization servers are kept.
 const MAX_BOUND: usize = 16;
-/// Time for which an access token must still be valid to be used without a renewal; less for one
+/// Time for which an access token must still be valid to be used without a refresh; less for one
 /// that lives for less than five times as long.
 const MIN_REST: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::record;
+
+    #[test]
+    fn a_record_is_of_the_settings_with_which_it_was_made() {
+        let of_user = |client: Option<&str>| Settings {
+            grant: Grant::AuthorizationCode {
+                client: client.map(|id| RegisteredClient {
+                    id: id.into(),
+                    credential: ClientCredential::None,
+                }),
+            },
+            ..crate::testing::settings()
+        };
+        let named = ResourceIndicator::Named("urn:x".into());
+        let configured = SignInRecord { is_configured_client: true, ..record() };
+        assert!(record().is_of(&of_user(None)));
+        assert!(configured.is_of(&of_user(Some("weir"))));
+        for (record, settings) in [
+            (configured, of_user(None)),
+            // An authorization server has given this name to a client that registered itself.
+            (SignInRecord { number: SignInNumber::random(), ..record() }, of_user(Some("weir"))),
+            (record(), of_user(Some("other"))),
+            (record(), Settings { resource: ResourceIndicator::None, ..of_user(None) }),
+            (record(), Settings { resource: named.clone(), ..of_user(None) }),
+            (SignInRecord { resource: None, ..record() }, of_user(None)),
+            (SignInRecord { resource: Some("urn:x".into()), ..record() }, of_user(None)),
+            (SignInRecord { url_hash: Some("other".into()), ..record() }, of_user(None)),
+            (record(), crate::testing::settings()),
+        ] {
+            assert!(!record.is_of(&settings), "{record:?}");
+        }
+        let issued_by = |issuer: &str| Settings { issuer: Some(issuer.into()), ..of_user(None) };
+        assert!(record().is_of(&issued_by("https://id.test")));
+        assert!(record().is_of(&issued_by("https://id.test/")));
+        assert!(!record().is_of(&issued_by("https://id.test/t")));
+        let of_name = SignInRecord { resource: Some("urn:x".into()), ..record() };
+        assert!(of_name.is_of(&Settings { resource: named, ..of_user(None) }));
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_is_read() {
+        let mut json = serde_json::to_value(record()).expect("JSON");
+        let members = json.as_object_mut().expect("an object");
+        assert!(members.remove("number").is_some() && members.remove("url_hash").is_some());
+        assert_eq!(serde_json::from_value::<SignInRecord>(json).expect("valid"), record());
+    }
+}

@@ -57,6 +57,12 @@ fn problem(folder: &Path, foreign: u32, others: &str) -> Option<StateFolderProbl
     Some(StateFolderProblem { what: format!("{path} {what}"), remedy, is_refused })
 }
 
+/// Returns whether what this user writes into a folder of `owner` could not be read by that owner.
+/// Other users than root write there only if the folder was given to them.
+pub(super) fn is_of_another(owner: u32, user: u32) -> bool {
+    user == 0 && owner != 0
+}
+
 const READ_ONLY: &str = "is read-only, so that a renewed sign-in could not be kept";
 
 #[cfg(test)]
@@ -118,5 +124,13 @@ mod tests {
             assert_eq!(problems.len(), count, "{mode:o}: {problems:?}");
             assert!(problems.iter().all(|problem| !problem.is_refused), "{problems:?}");
         }
+    }
+
+    #[test]
+    fn root_writes_nothing_into_the_folder_of_another_user() {
+        assert!(is_of_another(1000, 0));
+        assert!(!is_of_another(0, 0) && !is_of_another(1000, 1000));
+        // A volume belongs to root, and a group may write to it.
+        assert!(!is_of_another(0, 1000));
     }
 }

@@ -15,7 +15,7 @@ use crate::{ConnectionStatus, Error, Settings, UpstreamSource};
 use weir_mcp::call::{CallContext, UpstreamRequest};
 use weir_mcp::input_request::ClientFeatures;
 use weir_mcp::revision::{Era, Revision};
-use weir_oauth::testing::{renewed, signed_in};
+use weir_oauth::testing::{refreshed, signed_in};
 use weir_oauth::{Grant, SignInRecord, Vault};
 
 type Going = JoinHandle<Result<String, Error>>;
@@ -249,8 +249,8 @@ async fn a_rotated_token_and_a_sign_in_that_ran_out_end_no_session() {
     let installation = Installation::new();
     let first = installation.sign_in("first").await;
     let mut world = installation.open(Era::Legacy, "first").await;
-    // Another process has renewed it.
-    installation.keep(&renewed(&first, "rotated")).await;
+    // Another process has refreshed it.
+    installation.keep(&refreshed(&first, "rotated")).await;
     sleep(NOTICED).await;
     let going = start(&world, call(Revision::NEWEST));
     next(&mut world, "tools/call", "rotated", Some("s1")).await.answer(json!({}));

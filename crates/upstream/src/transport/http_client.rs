@@ -396,8 +396,8 @@ impl HttpClient {
         response.into_body().drain();
         sent.mark_unsent();
         // Boxed, like everything here that few requests need: it would enlarge the future of each.
-        let renewal = Box::pin(account.renew(token.as_ref(), challenge));
-        let token = renewal.await.map_err(no_token)?;
+        let refresh = Box::pin(account.refresh(token.as_ref(), challenge));
+        let token = refresh.await.map_err(no_token)?;
         if !session_account.owns(&token) {
             return Err(TransportError::SignInReplaced.of_sent_call());
         }
