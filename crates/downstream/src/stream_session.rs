@@ -98,7 +98,7 @@ impl InitializedSession {
 impl StreamMessage {
     /// Parses a message; the messages of a batch are not parsed yet.
     pub(super) fn parse(text: Bytes) -> Result<Self, InvalidMessage> {
-        match batch::is_batch(&text) {
+        match jsonrpc::is_batch(&text) {
             true => Ok(Self::Batch(text)),
             false => Message::parse(text).map(Self::Single),
         }

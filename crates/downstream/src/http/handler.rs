@@ -33,7 +33,7 @@ use crate::http::connection::timed_io::RequestInProgress;
 use crate::modern::{self, ResponseKind};
 use crate::response::cors::{self, CorsHeaders};
 use crate::response::{ClientResponse, results};
-use crate::{ServerStateCell, batch, era, host_check};
+use crate::{ServerStateCell, era, host_check};
 use weir_access::policy::AuthAttempt;
 use weir_base::secrets::sealing::Instance;
 use weir_base::tasks::fairness::promptly;
@@ -210,7 +210,7 @@ async fn post(
 ) -> Result<HttpResponse, HttpRefusal> {
     request.forms = head::check_post(request.headers())?;
     let text = request.read_text().await?;
-    if batch::is_batch(&text) {
+    if jsonrpc::is_batch(&text) {
         return Box::pin(legacy_endpoint::post_batch(request, client, &text)).await;
     }
     let message = match Message::parse(text) {

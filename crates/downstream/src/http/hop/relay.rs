@@ -62,7 +62,7 @@ impl SentRequest {
 
     /// Returns the requests in the text: those of a batch, or one.
     fn requests(&self) -> Vec<jsonrpc::Request> {
-        let messages = match batch::is_batch(&self.text) {
+        let messages = match jsonrpc::is_batch(&self.text) {
             true => batch::read(Revision::V2025_03_26, &self.text).unwrap_or_default(),
             false => vec![Message::parse(self.text.clone())],
         };
