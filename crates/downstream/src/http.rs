@@ -6,7 +6,6 @@
 mod audit_event;
 mod call;
 pub mod connection;
-mod forwarded;
 mod handler;
 mod head;
 mod hop;

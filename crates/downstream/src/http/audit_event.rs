@@ -10,7 +10,7 @@ use hyper::http::request::Parts;
 use super::connection::replicas::RequestOrigin;
 use super::response_body::{self, HttpResponse};
 use super::routes::HttpRoute;
-use super::{ClientConnection, forwarded};
+use super::{ClientConnection, head};
 use crate::response::results;
 use crate::response::{ClientResponse, ErrorOrigin};
 use crate::{ServerState, host_check};
@@ -31,7 +31,7 @@ pub(super) fn begin(
         Some(HttpRoute::SseStream | HttpRoute::SseMessages) => TransportKind::Sse,
         Some(HttpRoute::Endpoint | HttpRoute::Metadata) | None => TransportKind::Http,
     };
-    let from = forwarded::client_address(state, connection, &parts.headers);
+    let from = head::client_address(state, connection, &parts.headers);
     let audit_event = state.settings.audit.begin(transport, from);
     audit_event.set_http_method(parts.method.as_str());
     if let RequestOrigin::Replica(name, _) = &connection.origin {

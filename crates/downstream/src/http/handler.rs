@@ -25,7 +25,7 @@ use super::response_body::{
 };
 use super::routes::HttpRoute;
 use super::{
-    ClientConnection, audit_event, call, forwarded, head, hop, http_sse, legacy_endpoint,
+    ClientConnection, audit_event, call, head, hop, http_sse, legacy_endpoint,
     oauth_metadata, sse_streams,
 };
 use crate::http::connection::replicas::HopPurpose;
@@ -110,7 +110,7 @@ async fn respond(
         *response.headers_mut() = cors::preflight_headers(request.headers(), &route.allow());
         return Ok(response);
     }
-    oauth_metadata::check_query(&request.parts)?;
+    head::check_query(&request.parts.uri)?;
     let route = route.ok_or((StatusCode::NOT_FOUND, "nothing is served at this path"))?;
     let client = match route {
         // Public, and not recorded: anyone may fetch it as often as they like.
@@ -177,7 +177,7 @@ async fn authenticate(
         oauth_metadata::refuse_malformed(settings)
     })?;
     let certificate = connection.certificate.as_ref();
-    let from = forwarded::client_address(state, connection, &parts.headers);
+    let from = head::client_address(state, connection, &parts.headers);
     let attempt = AuthAttempt { credentials, certificate, from };
     let authenticated = state.gateway.authenticate_under(&state.config, attempt).await;
     let client = authenticated.map_err(|refusal| {

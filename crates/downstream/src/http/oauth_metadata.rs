@@ -6,8 +6,6 @@
 use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
-use hyper::http::request::Parts;
-use url::form_urlencoded;
 
 use super::response_body::{self, HttpRefusal, HttpResponse};
 use crate::Settings;
@@ -75,18 +73,6 @@ pub(super) fn metadata(settings: &Settings) -> HttpResponse {
         Some(protected_resource) => response_body::document(protected_resource.document.clone()),
         None => response_body::empty(StatusCode::NOT_FOUND),
     }
-}
-
-/// Refuses a request with a token in its URL, where logs and histories would store it (spec
-/// 2026-07-28, authorization, token requirements: MUST NOT).
-pub(super) fn check_query(parts: &Parts) -> Result<(), HttpRefusal> {
-    let query = parts.uri.query().unwrap_or_default().as_bytes();
-    let is_token = |name: &str| name.eq_ignore_ascii_case("access_token");
-    if form_urlencoded::parse(query).any(|(name, _)| is_token(&name)) {
-        let text = "a token does not belong in the URL: send it as `Authorization: Bearer <token>`";
-        return Err((StatusCode::BAD_REQUEST, text).into());
-    }
-    Ok(())
 }
 
 /// Creates the response to a client that was not authenticated.
