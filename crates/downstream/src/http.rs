@@ -3,7 +3,6 @@
 //! Invariants: an inactive connection is closed after a bounded time in every phase; at shutdown,
 //! requests in progress are finished and no new one begins. Requests are handled in `handler`.
 
-mod audit_event;
 mod call;
 pub mod connection;
 mod handler;
@@ -13,7 +12,6 @@ pub(super) mod http_sse;
 mod legacy_endpoint;
 mod oauth_metadata;
 mod request;
-mod request_body;
 mod response_body;
 mod resume;
 mod routes;
@@ -37,7 +35,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::ServerStateCell;
+use super::{ServerState, ServerStateCell};
 pub use crate::http::connection::listener::{ListenSocket, ListenerPeers, accept_loop};
 pub use crate::http::connection::listener::{ReserveFd, accept};
 pub use crate::http::connection::replicas::RunningUpstream;
@@ -54,6 +52,7 @@ use weir_base::metrics::Gauge;
 use weir_base::tasks::request_scope::RequestScope;
 use weir_base::tasks::suppressible_waker::SuppressibleWaker;
 use weir_fleet::{ACCEPTED, UPSTREAM};
+use weir_record::audit::{AuditOutcome, EventCompletion, TransportKind};
 
 /// Connection of a client, as its requests see it.
 struct ClientConnection {
@@ -130,9 +129,17 @@ pub(super) async fn serve_tls<S>(
         }
         Err(error) => {
             debug!(%peer, %error, "TLS handshake failed");
-            audit_event::refused_handshake(&state_cell.now(), peer);
+            record_refused_handshake(&state_cell.now(), peer);
         }
     }
+}
+
+/// Records a connection that failed in its TLS handshake.
+fn record_refused_handshake(state: &ServerState, peer: SocketAddr) {
+    let from = Some(peer.ip().to_canonical());
+    let audit_event = state.settings.audit.begin(TransportKind::Http, from);
+    audit_event.set_refused_by("tls");
+    audit_event.end(EventCompletion::of(AuditOutcome::Refused));
 }
 
 /// Performs the TLS handshake with another replica, and serves its connection.

@@ -10,22 +10,20 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use hyper::body::{Body, Incoming};
+use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HOST, ORIGIN};
 use hyper::{Method, Request, StatusCode};
 use tracing::debug;
 
 use super::head::AcceptedForms;
 use super::hop::delivery;
-use super::request::{HttpRequest, is_memory_scarce};
-use super::request_body::skip_body;
+use super::request::HttpRequest;
 use super::response_body::{
     self, ConnectionClosed, HttpRefusal, HttpResponse, with_connection_close,
 };
 use super::routes::HttpRoute;
 use super::{
-    ClientConnection, audit_event, call, head, hop, http_sse, legacy_endpoint,
+    ClientConnection, call, head, hop, http_sse, legacy_endpoint,
     oauth_metadata, sse_streams,
 };
 use crate::http::connection::replicas::HopPurpose;
@@ -58,14 +56,13 @@ pub(super) async fn handle(
         Ok(Some(of_client)) => (of_client, None),
         Err(refused) => (connection, Some(refused)),
     };
-    let audit_event = audit_event::begin(&state, &connection, route, &parts);
     // The replica that has the client's connection adds them.
     let is_for_pages = route.is_some_and(HttpRoute::is_for_pages) && !connection.is_forwarded();
     let cors =
         is_for_pages.then(|| CorsHeaders::of_response(&state.settings, &parts.headers)).flatten();
-    let (body, text, forms) = (Some(incoming), Bytes::new(), AcceptedForms::Both);
+    let received = (parts, incoming);
     let mut request =
-        HttpRequest { state_cell, state, connection, parts, body, text, forms, gone, audit_event };
+        HttpRequest::begin(state_cell, state, connection, route, received, gone);
     let responded = match refused {
         Some(refused) => Err(refused),
         None => respond(&mut request, route, cors.as_ref()).await,
@@ -74,26 +71,20 @@ pub(super) async fn handle(
         Ok(response) => response,
         Err(HttpRefusal(response)) => *response,
     };
-    let HttpRequest { state, connection, parts, body, forms, gone, audit_event, .. } = request;
-    audit_event::end(audit_event, &mut response).await;
-    if forms == AcceptedForms::EventStream {
+    request.end_event(&mut response).await;
+    if request.forms == AcceptedForms::EventStream {
         response = response_body::as_events(response);
     }
     if let Some(cors) = cors {
         cors.add_to(response.headers_mut());
     }
     let is_ending = response.headers().contains_key(CONNECTION);
-    let is_reusable = match body {
-        Some(unread_body) if !is_ending && !unread_body.is_end_stream() => {
-            Box::pin(skip_body(&parts.headers, unread_body)).await
-        }
-        _ => true,
-    };
-    let is_closing = state.is_stopping() || connection.is_expired();
-    if !is_reusable || is_closing || is_memory_scarce(&state) {
+    let is_reusable = is_ending || request.skip_body().await;
+    let is_closing = request.state.is_stopping() || request.connection.is_expired();
+    if !is_reusable || is_closing || request.is_memory_scarce() {
         response = with_connection_close(response);
     }
-    response.body_mut().keep_in_progress(in_progress, gone);
+    response.body_mut().keep_in_progress(in_progress, request.gone);
     Ok(response)
 }
 
