@@ -10,11 +10,9 @@ use hyper::StatusCode;
 use serde::de::IgnoredAny;
 
 use super::legacy::{self, LegacyClient};
-use super::response::results::memory_exhausted;
-use super::response::{ClientResponse, ErrorResponse, ResponseBody, ResponseMode};
 use super::{BATCH_WIDTH, MAX_BATCH};
-use crate::response::audit_events::finish_event;
-use crate::response::results;
+use crate::response::results::{self, memory_exhausted};
+use crate::response::{ClientResponse, ErrorResponse, ResponseBody, ResponseMode, finish_event};
 use weir_base::json;
 use weir_base::memory::memory_budget::{BufferLimit, GrowingReservation};
 use weir_gateway::ClientContext;

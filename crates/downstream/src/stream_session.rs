@@ -19,12 +19,13 @@ use super::client_requests::ClientRequests;
 use super::in_flight::InFlightRequests;
 use super::legacy::{self, LegacyClient, LegacyConnection};
 use super::modern::{self, ResponseKind};
-use super::response::{ClientResponse, ErrorResponse, ResponseFuture, ResponseMode};
 use super::session::new_id;
 use super::{ServerState, ServerStateCell, batch, era};
 use crate::limits::concurrency::{ConcurrencyPermit, Overloaded};
-use crate::response::audit_events::finish_event;
 use crate::response::results;
+use crate::response::{
+    ClientResponse, ErrorResponse, ResponseFuture, ResponseMode, finish_event,
+};
 use outbound::OutboundQueue;
 use weir_gateway::{ClientContext, ClientNotifications};
 use weir_mcp::call::ClientHandle;
