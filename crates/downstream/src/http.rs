@@ -5,9 +5,9 @@
 
 mod call;
 pub mod connection;
+mod forwarding;
 mod handler;
 mod head;
-mod hop;
 pub(super) mod http_sse;
 mod legacy_endpoint;
 mod oauth_metadata;

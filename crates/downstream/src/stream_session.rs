@@ -23,9 +23,7 @@ use super::session::new_id;
 use super::{ServerState, ServerStateCell, batch, era};
 use crate::limits::concurrency::{ConcurrencyPermit, Overloaded};
 use crate::response::results;
-use crate::response::{
-    ClientResponse, ErrorResponse, ResponseFuture, ResponseMode, finish_event,
-};
+use crate::response::{ClientResponse, ErrorResponse, ResponseFuture, ResponseMode, finish_event};
 use outbound::OutboundQueue;
 use weir_gateway::{ClientContext, ClientNotifications};
 use weir_mcp::call::ClientHandle;

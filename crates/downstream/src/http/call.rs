@@ -18,9 +18,7 @@ use tokio_util::task::TaskTracker;
 use super::request::HttpRequest;
 use crate::limits::concurrency::Overloaded;
 use crate::response::results::{self, memory_exhausted};
-use crate::response::{
-    ClientResponse, ResponseBody, ResponseFuture, catch_panics, finish_event,
-};
+use crate::response::{ClientResponse, ResponseBody, ResponseFuture, catch_panics, finish_event};
 use crate::session::SessionGuard;
 use weir_gateway::ClientContext;
 use weir_mcp::jsonrpc::Id;

@@ -15,16 +15,16 @@ use hyper::header::{CONNECTION, HOST, ORIGIN};
 use hyper::{Method, Request, StatusCode};
 use tracing::debug;
 
+use super::forwarding::delivery;
 use super::head::AcceptedForms;
-use super::hop::delivery;
 use super::request::HttpRequest;
 use super::response_body::{
     self, ConnectionClosed, HttpRefusal, HttpResponse, with_connection_close,
 };
 use super::routes::HttpRoute;
 use super::{
-    ClientConnection, call, head, hop, http_sse, legacy_endpoint,
-    oauth_metadata, sse_streams,
+    ClientConnection, call, forwarding, head, http_sse, legacy_endpoint, oauth_metadata,
+    sse_streams,
 };
 use crate::http::connection::replicas::HopPurpose;
 use crate::http::connection::timed_io::RequestInProgress;
@@ -51,7 +51,7 @@ pub(super) async fn handle(
     let state = state_cell.now();
     let (mut parts, incoming) = request.into_parts();
     let route = HttpRoute::find(&state.settings, parts.uri.path());
-    let (connection, refused) = match hop::client_of(&connection, &mut parts) {
+    let (connection, refused) = match forwarding::client_of(&connection, &mut parts) {
         Ok(None) => (connection, None),
         Ok(Some(of_client)) => (of_client, None),
         Err(refused) => (connection, Some(refused)),
@@ -61,8 +61,7 @@ pub(super) async fn handle(
     let cors =
         is_for_pages.then(|| CorsHeaders::of_response(&state.settings, &parts.headers)).flatten();
     let received = (parts, incoming);
-    let mut request =
-        HttpRequest::begin(state_cell, state, connection, route, received, gone);
+    let mut request = HttpRequest::begin(state_cell, state, connection, route, received, gone);
     let responded = match refused {
         Some(refused) => Err(refused),
         None => respond(&mut request, route, cors.as_ref()).await,
@@ -281,7 +280,7 @@ async fn post_modern(
         }
         ResponseKind::Stream(mut listening) => {
             request.require_memory()?;
-            hop::tasks::follow_elsewhere(request, client, &mut listening);
+            forwarding::tasks::follow_elsewhere(request, client, &mut listening);
             Ok(sse_streams::listen(state, listening))
         }
     }
@@ -300,7 +299,7 @@ async fn forward_placed(
     let (method, params) = (&message.method, &message.params);
     // A task is where it began, also if the client's connection would be elsewhere by now.
     if let Some(scope) = client.scope_of_named_task(method, params, Era::Modern) {
-        return Box::pin(hop::tasks::forward(request, client, scope)).await;
+        return Box::pin(forwarding::tasks::forward(request, client, scope)).await;
     }
     // Only a call is resumed. A listen that stays open is not ended when its client is removed.
     let is_call = weir_mcp::call::Method::of(method).is_some();
@@ -311,7 +310,7 @@ async fn forward_placed(
             || !client.passes_states_on(Revision::NEWEST, method, params).await)
     {
         let what = "the call of this `requestState`";
-        return Box::pin(hop::forward_to(request, client, instance, what)).await;
+        return Box::pin(forwarding::forward_to(request, client, instance, what)).await;
     }
     let upstream = client.upstream_with_own_connection(Revision::NEWEST, method, params).await;
     let Some(upstream) = upstream else { return Ok(None) };
@@ -319,7 +318,7 @@ async fn forward_placed(
     let (mut sought, mut tries) = (place(), 0);
     while let Some(instance) = sought {
         let what = "the connection of this client to the server";
-        let sent = Box::pin(hop::forward_to(request, client, instance, what)).await;
+        let sent = Box::pin(forwarding::forward_to(request, client, instance, what)).await;
         tries += 1;
         sought = place();
         match sent {

@@ -22,8 +22,8 @@ use hyper::StatusCode;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::forwarding;
 use super::head;
-use super::hop;
 use super::request::HttpRequest;
 use super::response_body::{self, HttpRefusal, HttpResponse};
 use super::routes::MESSAGES_PATH;
@@ -147,7 +147,8 @@ async fn forward(
     let owner = Instance::split_named(id).filter(|_| request.state.fleet().is_some());
     let Some((instance, _)) = owner else { return Err(session_ended(&request.state)) };
     request.read_text().await?;
-    let forwarded = hop::forward_to(request, client, instance, "the stream of the session").await?;
+    let forwarded =
+        forwarding::forward_to(request, client, instance, "the stream of the session").await?;
     forwarded.ok_or_else(|| session_ended(&request.state))
 }
 

@@ -11,8 +11,8 @@ use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use tokio_util::sync::CancellationToken;
 
+use super::forwarding::{self, delivery, tasks};
 use super::head::AcceptedForms;
-use super::hop::{self, delivery, tasks};
 use super::request::HttpRequest;
 use super::response_body::{self, HttpRefusal, HttpResponse};
 use super::{call, head, resume, sse_streams};
@@ -365,9 +365,12 @@ async fn take_over_or_forward(
             }
             Place::Ended => return Err(no_session()),
             Place::Undecided => break,
-            Place::Member(_) if request.connection.is_forwarded() => return Err(hop::misdirected()),
+            Place::Member(_) if request.connection.is_forwarded() => {
+                return Err(forwarding::misdirected());
+            }
             Place::Member(member) => {
-                if let Some(response) = hop::forward(request, client, fleet, &member).await? {
+                if let Some(response) = forwarding::forward(request, client, fleet, &member).await?
+                {
                     return Err(response.into());
                 }
             }

@@ -187,7 +187,12 @@ impl HttpRequest {
         let is_good = status.is_success() && code.is_none();
         let outcome = if is_good { AuditOutcome::Ok } else { AuditOutcome::Refused };
         let bytes_out = response.body().len();
-        audit_event.end(EventCompletion { outcome, code, status: Some(status.as_u16()), bytes_out });
+        audit_event.end(EventCompletion {
+            outcome,
+            code,
+            status: Some(status.as_u16()),
+            bytes_out,
+        });
     }
 }
 

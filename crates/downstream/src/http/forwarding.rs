@@ -9,7 +9,7 @@
 //! another replica, whose certificate proves that it belongs to the fleet.
 
 pub(super) mod delivery;
-mod relay;
+mod responses;
 pub(super) mod tasks;
 
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ use super::connection::replicas::{HopPurpose, RequestOrigin};
 use super::request::HttpRequest;
 use super::response_body::{self, HttpRefusal, HttpResponse};
 use crate::response::{ClientResponse, results};
-use relay::SentRequest;
+use responses::SentRequest;
 use weir_base::secrets::sealing::Instance;
 use weir_fleet::{Fleet, HopFailure, Replica, Whereabouts};
 use weir_gateway::ClientContext;
@@ -84,7 +84,7 @@ async fn send_on(
                 let end = async move { stop.run_until_cancelled(identity.revoked()).await };
                 end.map(Option::unwrap_or_default).boxed()
             });
-            Ok(SentOn::Response(relay::relayed(response, sent, permit, end).into()))
+            Ok(SentOn::Response(responses::relayed(response, sent, permit, end).into()))
         }
         Err(HopFailure::Unreachable) => Ok(SentOn::Unreachable),
         Err(HopFailure::Broken) => Ok(SentOn::Response(response_body::json(sent.lost()).into())),
