@@ -1,5 +1,5 @@
-//! HTTP request, from its head to the end of its audit event: what every later step reads of it, and
-//! its body, which is read within limits of size and time.
+//! HTTP request, from its head to the end of its audit event, with its body, which is read within
+//! limits of size and time.
 //!
 //! Invariant: the audit event that begins with the head ends with the response, unless a later step
 //! has taken it over.
@@ -118,8 +118,8 @@ impl HttpRequest {
         Ok(())
     }
 
-    /// Reads the body within limits of size and time; the connection of a body that is refused ends.
-    /// A body that was read before is empty.
+    /// Reads the body within limits of size and time; the connection of a body that is refused
+    /// ends. A body that was read before is empty.
     pub(super) async fn read_text(&mut self) -> Result<Bytes, HttpRefusal> {
         let text = match self.body.take() {
             Some(incoming) => {
