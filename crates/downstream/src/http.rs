@@ -39,7 +39,7 @@ use super::{ServerState, ServerStateCell};
 pub use crate::http::connection::listener::{ListenSocket, ListenerPeers, accept_loop};
 pub use crate::http::connection::listener::{ReserveFd, accept};
 pub use crate::http::connection::replicas::RunningUpstream;
-use crate::http::connection::replicas::{HopPurpose, RequestOrigin};
+use crate::http::connection::replicas::{ForwardPurpose, RequestOrigin};
 pub use crate::http::connection::replicas::{ReplicaListener, RunningUpstreams};
 use crate::http::connection::timed_io::{ConnectionPhases, TimedIo};
 pub use crate::http::connection::tls::Tls;
@@ -69,16 +69,16 @@ impl ClientConnection {
         Arc::new(Self { peer, certificate, waker: Arc::default(), origin: RequestOrigin::Client })
     }
 
-    /// True if another replica has sent the request on.
+    /// Returns whether another replica has forwarded the request.
     fn is_forwarded(&self) -> bool {
         matches!(self.origin, RequestOrigin::Replica(..))
     }
 
-    /// Returns the purpose for which another replica has sent the request on.
-    fn purpose(&self) -> HopPurpose {
+    /// Returns the purpose for which another replica has forwarded the request.
+    fn purpose(&self) -> ForwardPurpose {
         match self.origin {
             RequestOrigin::Replica(_, purpose) => purpose,
-            RequestOrigin::Client | RequestOrigin::Listener(_) => HopPurpose::Serve,
+            RequestOrigin::Client | RequestOrigin::Listener(_) => ForwardPurpose::Serve,
         }
     }
 

@@ -441,7 +441,7 @@ async fn from_upstream(
         ResponseOutcome::Result(body) => body,
     };
     if upstream_response.era == Era::Legacy {
-        return Ok(ClientResponse::forwarded(id, body));
+        return Ok(ClientResponse::passed_through(id, body));
     }
     // A modern result may be incomplete (`resultType`), which these clients would not understand.
     let result = body.read(buffer_limit).await.map_err(|why| results::collect_error(&why))?;

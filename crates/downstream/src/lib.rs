@@ -176,8 +176,8 @@ pub struct ServerState {
     connections: Arc<OpenConnections>,
     streams: Arc<StreamLimiter>,
     concurrency: Arc<ConcurrencyLimiter>,
-    /// Requests that were sent on to other replicas.
-    hops: Arc<PerPrincipal<Principal>>,
+    /// Requests that were forwarded to other replicas.
+    forwarded: Arc<PerPrincipal<Principal>>,
     /// Messages about calls in progress that are on the way to other replicas.
     deliveries: Arc<PerPrincipal<Principal>>,
     /// Questions to other replicas whether clients have calls in progress there, for the sessions
@@ -212,7 +212,7 @@ impl ServerState {
             connections: Arc::default(),
             streams: Arc::new(StreamLimiter::new(&metrics.streams)),
             concurrency: Arc::new(ConcurrencyLimiter::new(settings.per_client)),
-            hops: Arc::default(),
+            forwarded: Arc::default(),
             deliveries: Arc::default(),
             questions: Arc::default(),
             refused_values: Arc::default(),

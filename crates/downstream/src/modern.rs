@@ -344,7 +344,7 @@ async fn from_upstream(
     // A large result of the same era is passed on without being parsed.
     if let (Era::Modern, Payload::Streaming(_), false) = (upstream_response.era, &body, is_private)
     {
-        return Ok(ClientResponse::forwarded(id, body));
+        return Ok(ClientResponse::passed_through(id, body));
     }
     let result = body.read(buffer_limit).await.map_err(|why| results::collect_error(&why))?;
     let mut object =

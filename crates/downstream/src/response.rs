@@ -153,7 +153,7 @@ impl ClientResponse {
     }
 
     /// Creates a response from an upstream's result, buffered or still arriving, without changes.
-    pub(super) fn forwarded(id: &Id, body: Payload) -> Self {
+    pub(super) fn passed_through(id: &Id, body: Payload) -> Self {
         match body {
             Payload::Parsed(result) => Self::object(id, &result),
             Payload::Complete(result) => Self::result(id, &result),

@@ -26,7 +26,7 @@ use super::{
     ClientConnection, call, forwarding, head, http_sse, legacy_endpoint, oauth_metadata,
     sse_streams,
 };
-use crate::http::connection::replicas::HopPurpose;
+use crate::http::connection::replicas::ForwardPurpose;
 use crate::http::connection::timed_io::RequestInProgress;
 use crate::modern::{self, ResponseKind};
 use crate::response::cors::{self, CorsHeaders};
@@ -120,7 +120,7 @@ async fn respond(
     match (route, &request.parts.method) {
         (HttpRoute::SseStream, _) => Box::pin(http_sse::open(request, client)).await,
         (HttpRoute::SseMessages, _) => Box::pin(http_sse::post(request, &client)).await,
-        (_, &Method::POST) if request.connection.purpose() == HopPurpose::Ask => {
+        (_, &Method::POST) if request.connection.purpose() == ForwardPurpose::Ask => {
             delivery::answer(request, &client)
         }
         (_, &Method::POST) => post(request, &client).await,
@@ -181,8 +181,8 @@ async fn authenticate(
     let client = client.with_audit_event(request.audit_event.clone());
     if let (&Method::POST, HttpRoute::Endpoint, Some(wait)) =
         (&request.parts.method, route, client.flood_retry_after())
-        // One that another replica has sent on for a call in progress was counted there.
-        && request.connection.purpose() == HopPurpose::Serve
+        // One that another replica has forwarded for a call in progress was counted there.
+        && request.connection.purpose() == ForwardPurpose::Serve
         && !Box::pin(delivery::has_calls(request, &client)).await
     {
         debug!(client = %client.principal().name, "request over the rate limit, body not read");

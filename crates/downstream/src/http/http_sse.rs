@@ -138,7 +138,7 @@ pub(super) async fn post(
     Ok(response_body::empty(StatusCode::ACCEPTED))
 }
 
-/// Sends a message on to the replica that has the stream.
+/// Forwards a message to the replica that has the stream.
 async fn forward(
     request: &mut HttpRequest,
     client: &ClientContext,

@@ -294,7 +294,7 @@ async fn copied_session(
         return Ok(None);
     }
     match fleet.place(&placed, || false).await {
-        // A request that was sent on takes nothing over.
+        // A request that was forwarded takes nothing over.
         Place::Undecided if !request.connection.is_forwarded() => Ok(None),
         Place::Here(_) | Place::Ended => Ok(None),
         Place::Member(_) | Place::Undecided => {
@@ -310,7 +310,7 @@ async fn copied_session(
 }
 
 /// Rebuilds a session that is not in the table, unless another replica has it: then the request is
-/// sent on, and the response is the error.
+/// forwarded, and the response is the error.
 async fn fetch_session(
     request: &HttpRequest,
     client: &ClientContext,
@@ -345,8 +345,8 @@ async fn fetch_session(
     Ok(session)
 }
 
-/// Makes this replica the owner of a session, unless another one is. Then the request is sent on to
-/// it, and the response is the error.
+/// Makes this replica the owner of a session, unless another one is. Then the request is forwarded
+/// to it, and the response is the error.
 async fn take_over_or_forward(
     request: &HttpRequest,
     client: &ClientContext,
@@ -368,9 +368,8 @@ async fn take_over_or_forward(
             Place::Member(_) if request.connection.is_forwarded() => {
                 return Err(forwarding::misdirected());
             }
-            Place::Member(member) => {
-                if let Some(response) = forwarding::forward(request, client, fleet, &member).await?
-                {
+            Place::Member(owner) => {
+                if let Some(response) = forwarding::forward(request, client, fleet, &owner).await? {
                     return Err(response.into());
                 }
             }

@@ -30,6 +30,7 @@ use weir_base::memory::memory_budget::MemoryPressure;
 use weir_base::tasks::fairness::Workload;
 use weir_base::tasks::request_scope;
 use weir_base::tasks::suppressible_waker::SuppressibleWaker;
+use weir_fleet::Fleet;
 use weir_gateway::ClientContext;
 use weir_mcp::jsonrpc::PartialMessage;
 use weir_mcp::revision::{Era, Revision};
@@ -92,6 +93,11 @@ impl HttpRequest {
     /// Returns the era of a message that carries no version of its own.
     pub(super) fn era_of_unversioned(&self) -> Era {
         era::of_unversioned(&self.state.settings.versions, self.version())
+    }
+
+    /// Returns the fleet in which the request may be forwarded: once only.
+    pub(super) fn fleet_for_forwarding(&self) -> Option<&Arc<Fleet>> {
+        self.state.fleet().filter(|_| !self.connection.is_forwarded())
     }
 
     /// Returns the session id of the request and what it contains, if it is one of this client and

@@ -49,8 +49,8 @@ enum BodyContent {
     Complete(array::IntoIter<Bytes, 3>),
     Result(Box<ArrivingResult>),
     Events(Box<EventStream>),
-    /// Response of another replica.
-    Relayed(BoxStream<'static, Result<Bytes, PayloadBroken>>),
+    /// Chunks of another body.
+    PassedThrough(BoxStream<'static, Result<Bytes, PayloadBroken>>),
 }
 
 /// Events and comments.
@@ -161,7 +161,7 @@ impl Body for HttpBody {
             BodyContent::Complete(parts) => parts.next().map(Ok),
             BodyContent::Result(result) => ready!(result.poll_next_unpin(cx)),
             BodyContent::Events(events) => ready!(events.poll_next(cx)),
-            BodyContent::Relayed(chunks) => ready!(chunks.poll_next_unpin(cx)),
+            BodyContent::PassedThrough(chunks) => ready!(chunks.poll_next_unpin(cx)),
         };
         Poll::Ready(chunk.map(|chunk| chunk.map(Frame::data)))
     }
@@ -175,7 +175,7 @@ impl Body for HttpBody {
             BodyContent::Complete(parts) => {
                 SizeHint::with_exact(parts.as_slice().iter().map(|part| part.len() as u64).sum())
             }
-            BodyContent::Result(_) | BodyContent::Events(_) | BodyContent::Relayed(_) => {
+            BodyContent::Result(_) | BodyContent::Events(_) | BodyContent::PassedThrough(_) => {
                 SizeHint::default()
             }
         }
@@ -280,7 +280,7 @@ pub(super) fn as_events(response: HttpResponse) -> HttpResponse {
     let chunks = one(MESSAGE_HEAD).chain(body.into_data_stream()).chain(one(MESSAGE_TAIL));
     with_stream_headers(Response::from_parts(
         parts,
-        HttpBody::new(BodyContent::Relayed(chunks.boxed())),
+        HttpBody::new(BodyContent::PassedThrough(chunks.boxed())),
     ))
 }
 
@@ -297,10 +297,10 @@ fn with_stream_headers(response: HttpResponse) -> HttpResponse {
 }
 
 /// Creates a response with the body of another one.
-pub(super) fn relay(
+pub(super) fn pass_through(
     chunks: impl Stream<Item = Result<Bytes, PayloadBroken>> + Send + 'static,
 ) -> HttpResponse {
-    Response::new(HttpBody::new(BodyContent::Relayed(chunks.boxed())))
+    Response::new(HttpBody::new(BodyContent::PassedThrough(chunks.boxed())))
 }
 
 /// Responds to a call: as JSON if the response is ready before any other message and within the
@@ -419,7 +419,7 @@ mod tests {
 
     fn arriving(pieces: Vec<Result<&'static str, PayloadBroken>>) -> ClientResponse {
         let pieces = pieces.into_iter().map(|piece| piece.map(Bytes::from));
-        ClientResponse::forwarded(
+        ClientResponse::passed_through(
             &Id::from(1),
             call::Payload::Streaming(stream::iter(pieces).boxed()),
         )

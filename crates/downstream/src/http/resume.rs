@@ -100,7 +100,7 @@ async fn write(
     }
 }
 
-/// Sends the resumption of the stream of a call on to the replica that has its events, if that is
+/// Forwards the resumption of the stream of a call to the replica that has its events, if that is
 /// another one.
 pub(super) async fn forward(
     request: &HttpRequest,
