@@ -9,6 +9,7 @@
 //! another replica, whose certificate proves that it belongs to the fleet.
 
 pub(super) mod delivery;
+pub(super) mod owners;
 mod responses;
 pub(super) mod tasks;
 
@@ -29,7 +30,7 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, StatusCode};
 
 use super::ClientConnection;
-use super::connection::replicas::{ForwardPurpose, RequestOrigin};
+use super::connection::replicas::{ForwardPurpose, ReplicaListener, RequestOrigin};
 use super::request::HttpRequest;
 use super::response_body::{self, HttpRefusal, HttpResponse};
 use crate::response::{ClientResponse, results};
@@ -202,13 +203,13 @@ fn remove_connection_headers(headers: &mut HeaderMap) {
 
 // === The other side ===
 
-/// Returns the connection of the client whose request another replica has forwarded, and removes the
-/// headers that describe it; `None` on a connection of a client itself.
-pub(super) fn client_of(
+/// Returns the connection of the client whose request another replica has forwarded on its
+/// `connection`, and removes the headers that describe it.
+pub(super) fn client_connection(
     connection: &ClientConnection,
+    listener: &ReplicaListener,
     parts: &mut Parts,
-) -> Result<Option<Arc<ClientConnection>>, HttpRefusal> {
-    let RequestOrigin::Listener(listener) = &connection.origin else { return Ok(None) };
+) -> Result<Arc<ClientConnection>, HttpRefusal> {
     let mut take = |name: HeaderName| Some(parts.headers.remove(name)?.to_str().ok()?.to_owned());
     let replica = take(REPLICA).unwrap_or_default();
     let peer = take(CLIENT_ADDRESS).and_then(|it| it.parse::<SocketAddr>().ok());
@@ -226,7 +227,7 @@ pub(super) fn client_of(
     };
     let origin = RequestOrigin::Replica(replica.into(), purpose);
     let waker = Arc::clone(&connection.waker);
-    Ok(Some(Arc::new(ClientConnection { peer, certificate, waker, origin })))
+    Ok(Arc::new(ClientConnection { peer, certificate, waker, origin }))
 }
 
 /// Refuses a request that another replica has forwarded, and whose session is not here.

@@ -15,29 +15,25 @@ use hyper::header::{CONNECTION, HOST, ORIGIN};
 use hyper::{Method, Request, StatusCode};
 use tracing::debug;
 
-use super::forwarding::delivery;
+use super::forwarding::{self, delivery, owners, tasks};
 use super::head::AcceptedForms;
 use super::request::HttpRequest;
 use super::response_body::{
     self, ConnectionClosed, HttpRefusal, HttpResponse, with_connection_close,
 };
 use super::routes::HttpRoute;
-use super::{
-    ClientConnection, call, forwarding, head, http_sse, legacy_endpoint, oauth_metadata,
-    sse_streams,
-};
-use crate::http::connection::replicas::ForwardPurpose;
+use super::{ClientConnection, call, head, http_sse, legacy_endpoint, oauth_metadata, sse_streams};
+use crate::http::connection::replicas::{ForwardPurpose, RequestOrigin};
 use crate::http::connection::timed_io::RequestInProgress;
 use crate::modern::{self, ResponseKind};
 use crate::response::cors::{self, CorsHeaders};
 use crate::response::{ClientResponse, results};
 use crate::{ServerStateCell, era, host_check};
 use weir_access::policy::AuthAttempt;
-use weir_base::secrets::sealing::Instance;
 use weir_base::tasks::fairness::promptly;
 use weir_gateway::{ClientContext, RefusalReason};
 use weir_mcp::jsonrpc::{self, Message};
-use weir_mcp::revision::{Era, Revision};
+use weir_mcp::revision::Era;
 
 /// Handles one request, from its head to its response. `gone` is ready once the client has closed
 /// the connection.
@@ -51,10 +47,14 @@ pub(super) async fn handle(
     let state = state_cell.now();
     let (mut parts, incoming) = request.into_parts();
     let route = HttpRoute::find(&state.settings, parts.uri.path());
-    let (connection, refused) = match forwarding::client_of(&connection, &mut parts) {
-        Ok(None) => (connection, None),
-        Ok(Some(of_client)) => (of_client, None),
-        Err(refused) => (connection, Some(refused)),
+    let (connection, refused) = match &connection.origin {
+        RequestOrigin::Listener(listener) => {
+            match forwarding::client_connection(&connection, listener, &mut parts) {
+                Ok(of_client) => (of_client, None),
+                Err(refused) => (connection, Some(refused)),
+            }
+        }
+        RequestOrigin::Client | RequestOrigin::Replica(..) => (connection, None),
     };
     // The replica that has the client's connection adds them.
     let is_for_pages = route.is_some_and(HttpRoute::is_for_pages) && !connection.is_forwarded();
@@ -252,14 +252,16 @@ async fn post_modern(
             return Err((StatusCode::BAD_REQUEST, text).into());
         }
     };
-    if let Some(response) = forward_placed(request, client, &message).await? {
-        return Ok(response);
-    }
     let state = &request.state;
     let id = message.id.clone();
     let headers = Some(request.headers());
     let context = modern::take_context(&mut message, headers, &state.settings.versions)
         .map_err(|refused| ClientResponse::refused(Some(&id), &refused))?;
+    if let Some(fleet) = request.fleet_for_forwarding()
+        && let Some(response) = owners::forward(request, client, fleet, &message).await?
+    {
+        return Ok(response);
+    }
     let forms = request.forms;
     if forms == AcceptedForms::Json && &*message.method == modern::LISTEN {
         return Err(head::STREAM_ONLY.into());
@@ -280,58 +282,11 @@ async fn post_modern(
         }
         ResponseKind::Stream(mut listening) => {
             request.require_memory()?;
-            forwarding::tasks::follow_elsewhere(request, client, &mut listening);
+            tasks::follow_elsewhere(request, client, &mut listening);
             Ok(sse_streams::listen(state, listening))
         }
     }
 }
 
-/// Sends a request on to the replica that has what it needs: the call that it resumes, the task
-/// that it is about, or the client's own connection to the upstream.
-async fn forward_placed(
-    request: &HttpRequest,
-    client: &ClientContext,
-    message: &jsonrpc::Request,
-) -> Result<Option<HttpResponse>, HttpRefusal> {
-    let Some(fleet) = request.state.fleet().filter(|_| !request.connection.is_forwarded()) else {
-        return Ok(None);
-    };
-    let (method, params) = (&message.method, &message.params);
-    // A task is where it began, also if the client's connection would be elsewhere by now.
-    if let Some(scope) = client.scope_of_named_task(method, params, Era::Modern) {
-        return Box::pin(forwarding::tasks::forward(request, client, scope)).await;
-    }
-    // Only a call is resumed. A listen that stays open is not ended when its client is removed.
-    let is_call = weir_mcp::call::Method::of(method).is_some();
-    let state = params.get_string("requestState").filter(|_| is_call);
-    if let Some((instance, _)) = state.as_deref().and_then(Instance::split_named)
-        // A server that handles the rounds itself may name its states in the same way.
-        && (fleet.has_member(instance)
-            || !client.passes_states_on(Revision::NEWEST, method, params).await)
-    {
-        let what = "the call of this `requestState`";
-        return Box::pin(forwarding::forward_to(request, client, instance, what)).await;
-    }
-    let upstream = client.upstream_with_own_connection(Revision::NEWEST, method, params).await;
-    let Some(upstream) = upstream else { return Ok(None) };
-    let place = || fleet.place_of_connection(&client.principal().name, upstream.as_str());
-    let (mut sought, mut tries) = (place(), 0);
-    while let Some(instance) = sought {
-        let what = "the connection of this client to the server";
-        let sent = Box::pin(forwarding::forward_to(request, client, instance, what)).await;
-        tries += 1;
-        sought = place();
-        match sent {
-            Ok(None) if tries < MAX_PLACES => {}
-            // It is opened elsewhere, if that replica has ended or refuses connections.
-            Err(_) if sought != Some(instance) && tries < MAX_PLACES => {}
-            sent => return sent,
-        }
-    }
-    Ok(None)
-}
-
-/// Replicas at which the connection of a client is looked for.
-const MAX_PLACES: usize = 3;
 /// Delay after which a client may retry during shutdown.
 const CLOSING_RETRY: Duration = Duration::from_secs(1);
