@@ -11,6 +11,7 @@ mod head;
 pub(super) mod http_sse;
 mod legacy_endpoint;
 mod oauth_metadata;
+mod refusal;
 mod request;
 mod response_body;
 mod resume;

@@ -31,8 +31,9 @@ use hyper::{Method, Request, StatusCode};
 
 use super::ClientConnection;
 use super::connection::replicas::{ForwardPurpose, ReplicaListener, RequestOrigin};
+use super::refusal::HttpRefusal;
 use super::request::HttpRequest;
-use super::response_body::{self, HttpRefusal, HttpResponse};
+use super::response_body::{self, HttpResponse};
 use crate::response::{ClientResponse, results};
 use responses::SentRequest;
 use weir_base::secrets::sealing::Instance;

@@ -17,10 +17,9 @@ use tracing::debug;
 
 use super::forwarding::{self, delivery, owners, tasks};
 use super::head::AcceptedForms;
+use super::refusal::HttpRefusal;
 use super::request::HttpRequest;
-use super::response_body::{
-    self, ConnectionClosed, HttpRefusal, HttpResponse, with_connection_close,
-};
+use super::response_body::{self, ConnectionClosed, HttpResponse, with_connection_close};
 use super::routes::HttpRoute;
 use super::{ClientConnection, call, head, http_sse, legacy_endpoint, oauth_metadata, sse_streams};
 use crate::http::connection::replicas::{ForwardPurpose, RequestOrigin};
@@ -66,10 +65,7 @@ pub(super) async fn handle(
         Some(refused) => Err(refused),
         None => respond(&mut request, route, cors.as_ref()).await,
     };
-    let mut response = match responded {
-        Ok(response) => response,
-        Err(HttpRefusal(response)) => *response,
-    };
+    let mut response = responded.unwrap_or_else(HttpRefusal::into_response);
     request.end_event(&mut response).await;
     if request.forms == AcceptedForms::EventStream {
         response = response_body::as_events(response);
@@ -111,7 +107,7 @@ async fn respond(
         _ => Some(authenticate(request, route).await?),
     };
     if !route.takes(&request.parts.method) {
-        return Ok(response_body::wrong_method(&route.allow()));
+        return Err(HttpRefusal::wrong_method(&route.allow()));
     }
     let Some(client) = client else {
         return Ok(oauth_metadata::metadata(&request.state.settings));
@@ -124,7 +120,7 @@ async fn respond(
             delivery::answer(request, &client)
         }
         (_, &Method::POST) => post(request, &client).await,
-        _ if request.era_of_unversioned() == Era::Modern => Ok(response_body::wrong_method("POST")),
+        _ if request.era_of_unversioned() == Era::Modern => Err(HttpRefusal::wrong_method("POST")),
         (_, &Method::GET) => Box::pin(legacy_endpoint::get(request, &client)).await,
         (_, _) => Box::pin(legacy_endpoint::delete(request, &client)).await,
     }
@@ -145,7 +141,7 @@ fn check_origin(request: &HttpRequest) -> Result<(), HttpRefusal> {
         debug!(%rejection, ?host, ?origin, "request refused: Host or Origin not allowed");
         state.refused_values().warn_once(rejection, &parts.headers);
         state.gateway.metrics().refused(RefusalReason::Host);
-        response_body::refusal(StatusCode::FORBIDDEN, &rejection.to_string()).into()
+        (StatusCode::FORBIDDEN, &*rejection.to_string()).into()
     })
 }
 

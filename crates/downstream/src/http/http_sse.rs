@@ -24,8 +24,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::forwarding;
 use super::head;
+use super::refusal::HttpRefusal;
 use super::request::HttpRequest;
-use super::response_body::{self, HttpRefusal, HttpResponse};
+use super::response_body::{self, HttpResponse};
 use super::routes::MESSAGES_PATH;
 use crate::response::{ClientResponse, results};
 use crate::stream_session::{StreamMessage, StreamRules, StreamSession};

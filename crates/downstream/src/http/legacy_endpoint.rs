@@ -13,8 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::forwarding::{self, delivery, tasks};
 use super::head::AcceptedForms;
+use super::refusal::HttpRefusal;
 use super::request::HttpRequest;
-use super::response_body::{self, HttpRefusal, HttpResponse};
+use super::response_body::{self, HttpResponse};
 use super::{call, head, resume, sse_streams};
 use crate::client_requests::ClientRequests;
 use crate::in_flight::InFlightRequests;

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
 
-use super::response_body::{self, HttpRefusal, HttpResponse};
+use super::refusal::HttpRefusal;
+use super::response_body::{self, HttpResponse};
 use crate::Settings;
 use crate::response::results;
 use weir_access::policy::AuthError;
@@ -119,8 +120,7 @@ fn challenged(
     let challenge = HeaderValue::from_str(challenge.trim_end());
     // A public URL is printable, and so are scopes.
     let challenge = challenge.unwrap_or(HeaderValue::from_static("Bearer"));
-    let response = response_body::refusal(status, text);
-    response_body::with_header(response, WWW_AUTHENTICATE, challenge).into()
+    HttpRefusal::from((status, text)).with_header(WWW_AUTHENTICATE, challenge)
 }
 
 const NEEDED: &str =

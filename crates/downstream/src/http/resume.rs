@@ -13,8 +13,9 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::forwarding;
+use super::refusal::HttpRefusal;
 use super::request::HttpRequest;
-use super::response_body::{self, HttpRefusal, HttpResponse};
+use super::response_body::{self, HttpResponse};
 use super::sse_streams::{self, has_initial_event, initial_event};
 use crate::host_check;
 use crate::response::ResponseFuture;

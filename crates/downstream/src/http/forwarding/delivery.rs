@@ -18,8 +18,9 @@ use futures::stream::FuturesUnordered;
 use hyper::StatusCode;
 
 use super::super::connection::replicas::ForwardPurpose;
+use super::super::refusal::HttpRefusal;
 use super::super::request::HttpRequest;
-use super::super::response_body::{self, HttpRefusal, HttpResponse};
+use super::super::response_body::{self, HttpResponse};
 use super::{copy_for, misdirected};
 use crate::client_requests::ClientRequests;
 use crate::response::results;

@@ -4,9 +4,10 @@
 //! Invariant: only the replica that gets a request from its client looks for the owner; one that
 //! was forwarded is served, or refused.
 
-use super::super::request::HttpRequest;
-use super::super::response_body::{HttpRefusal, HttpResponse};
 use super::{forward_to, tasks};
+use crate::http::refusal::HttpRefusal;
+use crate::http::request::HttpRequest;
+use crate::http::response_body::HttpResponse;
 use weir_base::secrets::sealing::Instance;
 use weir_fleet::Fleet;
 use weir_gateway::ClientContext;

@@ -14,8 +14,9 @@ use futures::stream;
 use http_body_util::Full;
 use hyper::{Request, StatusCode};
 
+use crate::http::refusal::HttpRefusal;
 use crate::http::request::HttpRequest;
-use crate::http::response_body::{HttpRefusal, HttpResponse};
+use crate::http::response_body::HttpResponse;
 use crate::modern::{ListenSubscription, RemoteTasks};
 use weir_base::json::{self, Object};
 use weir_base::text::sse::SseDecoder;
