@@ -21,12 +21,12 @@ mod sse_streams;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
-use futures::{FutureExt, StreamExt, stream};
+use futures::FutureExt;
 use hyper::Request;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
@@ -37,6 +37,7 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use super::{ServerState, ServerStateCell};
+use crate::http::connection::connection_over::{CloseReason, ConnectionOver};
 pub use crate::http::connection::listener::{ListenSocket, ListenerPeers, accept_loop};
 pub use crate::http::connection::listener::{ReserveFd, accept};
 pub use crate::http::connection::replicas::RunningUpstream;
@@ -114,7 +115,7 @@ pub(super) async fn serve_tls<S>(
         state.connections.add(&handshake);
         (state.stop.clone(), timeouts.handshake, handshake)
     };
-    let mut accepting = std::pin::pin!(tls.accept(io, handshake_timeout));
+    let mut accepting = pin!(tls.accept(io, handshake_timeout));
     let accepted = tokio::select! {
         biased;
         accepted = accepting.as_mut() => accepted,
@@ -234,21 +235,19 @@ where
             remote.waker.register(cx.waker());
             Pin::new(&mut connection).poll(&mut Context::from_waker(&waker))
         });
-        // Polled when it is woken, not each time that the connection is. Boxed: a set reserves
-        // space for one more future than it has.
-        let mut over = stream::FuturesUnordered::from_iter([Box::pin(async {
+        let over = pin!(async {
             tokio::select! {
-                () = timed_io.clone().idle_timeout_elapsed() => ConnectionOver::Idle,
-                () = stop.cancelled() => ConnectionOver::Closing,
-                () = Certificate::expired(remote.certificate.as_ref()) => ConnectionOver::Closing,
+                () = timed_io.clone().idle_timeout_elapsed() => CloseReason::Idle,
+                () = stop.cancelled() => CloseReason::Closing,
+                () = Certificate::expired(remote.certificate.as_ref()) => CloseReason::Closing,
             }
-        })]);
+        });
         let ended = tokio::select! {
             biased;
             ended = &mut served => Some(ended),
-            Some(over) = over.next() => match over {
-                ConnectionOver::Idle => Some(Ok(())),
-                ConnectionOver::Closing => tokio::select! {
+            reason = ConnectionOver::new(over) => match reason {
+                CloseReason::Idle => Some(Ok(())),
+                CloseReason::Closing => tokio::select! {
                     biased;
                     ended = &mut served => Some(ended),
                     () = wait_for_last_request(&timed_io) => None,
@@ -278,18 +277,10 @@ where
     }
 }
 
-/// Reason to close a connection.
-enum ConnectionOver {
-    /// It has been idle for too long, or was evicted.
-    Idle,
-    /// Weir stops, or the client's certificate has expired.
-    Closing,
-}
-
 /// Waits until a request is in progress, whose response will be the last of the connection, or
 /// until none has begun for a moment.
 async fn wait_for_last_request<S>(timed_io: &TimedIo<S>) {
-    let mut moment = std::pin::pin!(tokio::time::sleep(SHUTDOWN_GRACE));
+    let mut moment = pin!(tokio::time::sleep(SHUTDOWN_GRACE));
     // Polled together with the connection, whose task is woken by each byte.
     poll_fn(|cx| match timed_io.is_busy() {
         true => Poll::Ready(()),
