@@ -139,7 +139,7 @@ pub(super) async fn serve_tls<S>(
 /// Records a connection that failed in its TLS handshake.
 fn record_refused_handshake(state: &ServerState, peer: SocketAddr) {
     let from = Some(peer.ip().to_canonical());
-    let audit_event = state.settings.audit.begin(TransportKind::Http, from);
+    let audit_event = state.audit.begin(TransportKind::Http, from);
     audit_event.set_refused_by("tls");
     audit_event.end(EventCompletion::of(AuditOutcome::Refused));
 }

@@ -117,15 +117,14 @@ pub(super) fn serve(
     mode: ResponseMode,
 ) -> ResponseKind {
     let RequestContext { revision, meta, capabilities, param_headers, cancel_reason } = context;
-    let (versions, buffer_limit) = (&state.settings.versions, &state.settings.buffer_limit);
+    let (versions, buffer_limit) = (&state.settings.versions, &state.buffer_limit());
     let parts = RequestParts::begin(client, revision, request, buffer_limit);
     let admit = || client.try_admit(&parts.method).map_err(refuse);
     match &*parts.method {
         DISCOVER => {
             let admitted = admit();
             let versions = versions.clone();
-            let serves_replicas = state.settings.serves_replicas;
-            return ResponseKind::Unary(discover(parts, admitted, versions, serves_replicas));
+            return ResponseKind::Unary(discover(parts, admitted, versions, state.serves_replicas));
         }
         LISTEN => {
             let listening = admit().and_then(|permit| {

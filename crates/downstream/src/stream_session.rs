@@ -127,7 +127,7 @@ impl StreamSession {
         end: CancellationToken,
         rules: StreamRules,
     ) -> Self {
-        let buffer_limit = state.settings.buffer_limit.clone();
+        let buffer_limit = state.buffer_limit();
         let mut state_watch = state_cell.watch();
         match Arc::ptr_eq(&state_watch.borrow(), &state) && client.is_under(&state.config) {
             true => state_watch.mark_unchanged(),
@@ -257,7 +257,7 @@ impl StreamSession {
         let (id, client) = (request.id.clone(), self.client.with_next_audit_event());
         let audit_event = client.audit_event().clone();
         audit_event.defer_end(true);
-        let buffer_limit = &self.state.settings.buffer_limit;
+        let buffer_limit = &self.state.buffer_limit();
         let mode = ResponseMode::SharedStream;
         let call = legacy::serve(&client, peer, request, buffer_limit, mode);
         self.outgoing.spawn_call(id, call, audit_event, permit);
@@ -380,7 +380,7 @@ impl StreamSession {
         let permit = self.request_permit()?;
         let outgoing = self.outgoing.clone();
         let finish = move |text| outgoing.reserve(text);
-        let buffer_limit = &self.state.settings.buffer_limit;
+        let buffer_limit = &self.state.buffer_limit();
         let responses = batch::serve(&self.client, peer, messages, buffer_limit, finish);
         let text = text.clone();
         let refuse = move |refused: &_| batch::refuse(Some(revision), &text, refused).pop();

@@ -65,7 +65,7 @@ pub(super) async fn open(
     let end = CancellationToken::new();
     let registered = state.sse_sessions.add(principal, inbox, session_permit, client.instance());
     let messages_path = messages_path(&state.settings.public_prefix, registered.id());
-    let audit_event = state.settings.audit.begin_session(TransportKind::Sse, client.remote_ip());
+    let audit_event = state.audit.begin_session(TransportKind::Sse, client.remote_ip());
     let mark = SessionMark::of(registered.id());
     audit_event.set_session(&mark);
     client.audit_event().set_session(&mark);
@@ -74,7 +74,7 @@ pub(super) async fn open(
     let rules = StreamRules {
         hint: "send `initialize` first",
         // Enough for one response of the largest size in addition to whatever else is queued.
-        max_queued_bytes: 2 * state.settings.buffer_limit.limit,
+        max_queued_bytes: 2 * state.settings.max_response,
         has_modern: false,
         can_reinitialize: false,
     };

@@ -82,8 +82,8 @@ pub(super) async fn post(
                 false => request.forms.mode(),
             };
             let changes_settings = legacy::changes_settings(&message.method);
-            let mut call =
-                legacy::serve(client, &session.peer, message, &settings.buffer_limit, mode);
+            let buffer_limit = request.state.buffer_limit();
+            let mut call = legacy::serve(client, &session.peer, message, &buffer_limit, mode);
             if changes_settings {
                 call.response = recording_settings(&request.state, &session, call.response);
             }
@@ -124,7 +124,8 @@ pub(super) async fn post_batch(
         .map_err(|refused| refuse_batch(Some(revision), text, &refused))?;
     let settings = &request.state.settings;
     let has_response = messages.iter().any(|it| matches!(it, Err(_) | Ok(Message::Request(_))));
-    let responses = batch::serve(client, &session.peer, messages, &settings.buffer_limit, Ok);
+    let buffer_limit = request.state.buffer_limit();
+    let responses = batch::serve(client, &session.peer, messages, &buffer_limit, Ok);
     let call = ResponseFuture { response: responses.boxed(), messages: CallMessages::default() };
     let call = call::limited_in_session(request, client, session, None, call);
     let forms = if has_response { request.forms } else { AcceptedForms::Json };
@@ -340,7 +341,7 @@ async fn fetch_session(
     // Sessions of replicas end with the run of their server: in the next one they subscribe anew.
     let (id, opened) = request
         .opened_session(client)
-        .filter(|_| !settings.serves_replicas)
+        .filter(|_| !state.serves_replicas)
         .filter(|(_, opened)| settings.versions.has(opened.facts.revision))
         .ok_or_else(no_session)?;
     let max_age = settings.session_lifetime.max_age;

@@ -215,7 +215,7 @@ fn begin_event(
         Some(HttpRoute::Endpoint | HttpRoute::Metadata) | None => TransportKind::Http,
     };
     let from = head::client_address(state, connection, &parts.headers);
-    let audit_event = state.settings.audit.begin(transport, from);
+    let audit_event = state.audit.begin(transport, from);
     audit_event.set_http_method(parts.method.as_str());
     if let RequestOrigin::Replica(name, _) = &connection.origin {
         audit_event.set_via(name);

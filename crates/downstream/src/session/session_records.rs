@@ -50,6 +50,18 @@ pub(crate) enum RecordPlace {
     Fleet(Arc<Fleet>, Option<Arc<Path>>),
 }
 
+impl RecordPlace {
+    /// Chooses the place: the store of the fleet, if there is one, and the file, if there is a
+    /// state folder.
+    pub(crate) fn new(fleet: Option<&Arc<Fleet>>, file: Option<&Path>) -> Self {
+        match (fleet, file.map(Arc::from)) {
+            (Some(fleet), file) => Self::Fleet(Arc::clone(fleet), file),
+            (None, Some(file)) => Self::File(file),
+            (None, None) => Self::Memory,
+        }
+    }
+}
+
 /// The end of a session is recorded in this process only, and is lost when that ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NotKept;

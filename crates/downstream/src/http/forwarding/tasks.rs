@@ -83,7 +83,7 @@ pub(crate) fn follow_elsewhere(
         if let Some(copy) = listen_for(request, fleet, &handles)
             && let Some(permit) = super::permit(request, client)
         {
-            let limit = request.state.settings.buffer_limit.clone();
+            let limit = request.state.buffer_limit();
             let decoder = SseDecoder::new(limit.limit).with_budget(&limit.budget);
             let fleet = Arc::clone(fleet);
             listening.join(Box::pin(async move {
