@@ -109,6 +109,17 @@ impl TestGateway {
         ));
         TestClient { io: Box::new(ours), read: Vec::new() }
     }
+
+    /// Opens a stdio connection.
+    fn pipe(&self) -> TestClient {
+        let (ours, theirs) = duplex(1024 * 1024);
+        let (input, output) = tokio::io::split(theirs);
+        let client_context = self.state_cell.now().gateway.local_client("local");
+        let serving =
+            crate::stdio::serve(Arc::clone(&self.state_cell), client_context, input, output);
+        self.state_cell.now().tracker.spawn(serving);
+        TestClient { io: Box::new(ours), read: Vec::new() }
+    }
 }
 
 fn policy() -> Policy {
@@ -266,6 +277,12 @@ impl TestClient {
         self.read_to("data: ").await;
         let data = self.read_to("\n\n").await;
         serde_json::from_str(data.trim()).expect("JSON")
+    }
+
+    /// Sends a line, and returns the JSON of the next one.
+    async fn say(&mut self, line: &str) -> Value {
+        self.write(line).await;
+        self.line().await
     }
 
     /// Returns the JSON of the next line.

@@ -255,7 +255,7 @@ fn response_to_end(recorded: Result<(), NotKept>) -> Result<HttpResponse, HttpRe
 fn placed_session(request: &HttpRequest, client: &ClientContext) -> Option<PlacedSession> {
     let (id, opened) = request.opened_session(client)?;
     let max_age = request.state.settings.session_lifetime.max_age;
-    Some(session::placed(id, opened.sealed_by, &opened.facts, max_age))
+    Some(opened.placed(id, max_age))
 }
 
 /// Finds the session of a legacy request, or rebuilds it, and validates the request's version
@@ -311,7 +311,7 @@ async fn copied_session(
         return Ok(None);
     }
     let max_age = settings.session_lifetime.max_age;
-    let placed = session::placed(id, opened.sealed_by, &opened.facts, max_age);
+    let placed = opened.placed(id, max_age);
     if state.sessions.records.is_ended(&placed) {
         return Ok(None);
     }
@@ -345,7 +345,7 @@ async fn fetch_session(
         .filter(|(_, opened)| settings.versions.has(opened.facts.revision))
         .ok_or_else(no_session)?;
     let max_age = settings.session_lifetime.max_age;
-    let placed = session::placed(id, opened.sealed_by, &opened.facts, max_age);
+    let placed = opened.placed(id, max_age);
     if let Some(fleet) = state.fleet() {
         if state.sessions.records.is_ended(&placed) {
             return Err(no_session());
