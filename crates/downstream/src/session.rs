@@ -12,6 +12,7 @@
 pub(crate) mod event_store;
 mod opened_sessions;
 mod record_file;
+mod record_table;
 pub(crate) mod session_id;
 pub(crate) mod session_records;
 mod sessions;

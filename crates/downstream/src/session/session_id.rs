@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::record_file::key_of;
+use super::record_table::key_of;
 use crate::legacy::session_facts::SessionFacts;
 use weir_access::policy::Principal;
 use weir_base::ended_sessions::SessionNumber;
