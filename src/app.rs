@@ -26,8 +26,8 @@ use weir_base::net::http_send::HttpSend;
 use weir_base::secrets::sealing::SealingKeys;
 use weir_base::tasks::sync::Mutex;
 use weir_config::{Config, ConfigReport};
-use weir_downstream::ServerStateCell;
 use weir_downstream::http::RunningUpstreams;
+use weir_downstream::{ServerParts, ServerStateCell};
 use weir_fleet::Fleet;
 use weir_gateway::{Gateway, Inspectors};
 use weir_mcp::call::CallContext;
@@ -136,13 +136,10 @@ impl App {
         let draining = CancellationToken::new();
         let (downstream_tasks, stop_downstream) = (TaskTracker::new(), CancellationToken::new());
         let (upstream_tasks, stop_upstreams) = (TaskTracker::new(), CancellationToken::new());
-        let mut settings = settings::downstream(config);
         if let Some(fleet) = &fleet {
             fleet.set_configuration(settings::digest(config));
         }
-        settings.fleet = fleet.clone();
-        settings.serves_replicas = serves_replicas;
-        let budget = settings.buffer_limit.budget.clone();
+        let budget = settings::memory_budget(config);
         let audit = audit_log.as_ref().map(|(audit, _)| audit.clone()).unwrap_or_default();
         let starter = UpstreamStarter {
             audit,
@@ -160,7 +157,7 @@ impl App {
         let start = |it| starter.start(config, it, starter.settings(config, it), None, &budget);
         let upstreams = config.upstreams.iter().map(start);
         let catalog = Catalog::new(settings::catalog(config));
-        let nothing = (&Policy::in_fleet(fleet), &Inspectors::default());
+        let nothing = (&Policy::in_fleet(fleet.clone()), &Inspectors::default());
         let parts = settings::snapshot_parts(
             config,
             upstreams.collect(),
@@ -174,16 +171,19 @@ impl App {
             gateway.wait_for_upstreams();
         }
         let (audit_tasks, stop_audit) = (TaskTracker::new(), CancellationToken::new());
-        if let Some((audit, writer)) = audit_log {
-            settings.audit = audit;
+        if let Some((_, writer)) = audit_log {
             audit_tasks.spawn(writer.run(stop_audit.clone()));
         }
-        let server_state = ServerStateCell::new(
-            Arc::clone(&gateway),
-            settings,
-            downstream_tasks.clone(),
-            stop_downstream.clone(),
-        );
+        let server_parts = ServerParts {
+            gateway: Arc::clone(&gateway),
+            fleet,
+            serves_replicas,
+            budget,
+            audit: starter.audit.clone(),
+            tasks: downstream_tasks.clone(),
+            stop: stop_downstream.clone(),
+        };
+        let server_state = ServerStateCell::new(server_parts, settings::downstream(config));
         server_state.follow_fleet(&upstream_tasks, stop_upstreams.clone());
         let components = Components {
             gateway,

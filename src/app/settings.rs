@@ -13,7 +13,7 @@ use weir_access::catalog::Catalog;
 use weir_access::guard::{ArgumentCheck, GuardRules, HiddenText, ResultCheck};
 use weir_access::policy::Policy;
 use weir_access::{catalog, pins, policy};
-use weir_base::memory::memory_budget::{BufferLimit, MemoryBudget};
+use weir_base::memory::memory_budget::MemoryBudget;
 use weir_base::secrets::secret::Secret;
 use weir_base::secrets::sha256::sha256;
 use weir_base::text::hex::hex;
@@ -284,10 +284,7 @@ pub(super) fn downstream(config: &config::Config) -> downstream::Settings {
         max_body: server.max_body,
         max_head: server.max_head,
         max_headers: server.max_headers,
-        buffer_limit: BufferLimit {
-            limit: server.max_reply,
-            budget: MemoryBudget::new(server.max_buffered),
-        },
+        max_response: server.max_reply,
         timeouts: server.timeouts,
         per_client: server.per_client,
         versions: protocol.versions.clone(),
@@ -302,8 +299,12 @@ pub(super) fn downstream(config: &config::Config) -> downstream::Settings {
         },
         session_records: config.state.dir.as_ref().map(|dir| dir.join("sessions")),
         sse_keepalive: protocol.sse_keepalive,
-        ..downstream::Settings::default()
     }
+}
+
+/// Memory budget of the process.
+pub(super) fn memory_budget(config: &config::Config) -> MemoryBudget {
+    MemoryBudget::new(config.server.max_buffered)
 }
 
 /// Returns the prefix that a proxy adds to our paths: the path of the public URL, with or without
@@ -456,6 +457,7 @@ transport = "sse"
             let checks = config.upstreams.iter().map(|it| (&it.guard, it.pinning));
             let (connections, checks) = (Vec::from_iter(connections), Vec::from_iter(checks));
             let edges = (downstream(&config), audit(&config), &config.lock_file);
+            let edges = (edges, memory_budget(&config));
             let mut rules = policy_settings(&config);
             let roles = std::collections::BTreeMap::from_iter(std::mem::take(&mut rules.roles));
             let rules = (rules, roles, catalog(&config));
@@ -618,7 +620,7 @@ transport = "sse"
         let hosts = ["weir.lan", "mcp.lan"].map(|host| host.parse().expect("a host"));
         assert_eq!(settings.allowed_hosts, hosts);
         assert_eq!(settings.allowed_origins, ["https://app.lan".parse().expect("an origin")]);
-        assert_eq!((settings.max_body, settings.buffer_limit.limit), (1 << 20, 2 << 20));
+        assert_eq!((settings.max_body, settings.max_response), (1 << 20, 2 << 20));
         assert!(settings.versions.has(Revision::V2025_06_18) && !settings.versions.has_modern());
         assert_eq!((settings.legacy_sse, settings.public_prefix.as_str()), (true, "/weir"));
         assert!(settings.resumable);

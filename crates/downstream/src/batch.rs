@@ -10,22 +10,15 @@ use hyper::StatusCode;
 use serde::de::IgnoredAny;
 
 use super::legacy::{self, LegacyClient};
-use super::response::results::memory_exhausted;
-use super::response::{ClientResponse, ErrorResponse, ResponseBody, ResponseMode};
 use super::{BATCH_WIDTH, MAX_BATCH};
-use crate::response::audit_events::finish_event;
-use crate::response::results;
+use crate::response::results::{self, memory_exhausted};
+use crate::response::{ClientResponse, ErrorResponse, ResponseBody, ResponseMode, finish_event};
 use weir_base::json;
 use weir_base::memory::memory_budget::{BufferLimit, GrowingReservation};
 use weir_gateway::ClientContext;
 use weir_mcp::jsonrpc::{self, Id, InvalidMessage, Message, MessageShape, PartialMessage, code};
 use weir_mcp::revision::Revision;
 use weir_record::audit::AuditEvent;
-
-/// True if the text is an array and not an object.
-pub(super) fn is_batch(text: &[u8]) -> bool {
-    text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
-}
 
 /// Parses the messages of a batch. Each invalid message gets its own error.
 pub(super) fn read(
@@ -238,7 +231,6 @@ mod tests {
     #[test]
     fn what_is_no_message_fails_alone() {
         let text = Bytes::from_static(b" [[], 7, {\"jsonrpc\":\"2.0\",\"method\":\"n\"}] ");
-        assert!(is_batch(&text) && !is_batch(b" {}"));
         let messages = read(Revision::V2025_03_26, &text).expect("a batch");
         let good: Vec<_> = messages.iter().map(Result::is_ok).collect();
         assert_eq!(good, [false, false, true]);

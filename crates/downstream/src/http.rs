@@ -3,18 +3,16 @@
 //! Invariants: an inactive connection is closed after a bounded time in every phase; at shutdown,
 //! requests in progress are finished and no new one begins. Requests are handled in `handler`.
 
-mod audit_event;
 mod call;
 pub mod connection;
-mod forwarded;
+mod forwarding;
 mod handler;
 mod head;
-mod hop;
 pub(super) mod http_sse;
 mod legacy_endpoint;
 mod oauth_metadata;
+mod refusal;
 mod request;
-mod request_body;
 mod response_body;
 mod resume;
 mod routes;
@@ -23,12 +21,12 @@ mod sse_streams;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
-use futures::{FutureExt, StreamExt, stream};
+use futures::FutureExt;
 use hyper::Request;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
@@ -38,11 +36,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::ServerStateCell;
+use super::{ServerState, ServerStateCell};
+use crate::http::connection::connection_over::{CloseReason, ConnectionOver};
 pub use crate::http::connection::listener::{ListenSocket, ListenerPeers, accept_loop};
 pub use crate::http::connection::listener::{ReserveFd, accept};
 pub use crate::http::connection::replicas::RunningUpstream;
-use crate::http::connection::replicas::{HopPurpose, RequestOrigin};
+use crate::http::connection::replicas::{ForwardPurpose, RequestOrigin};
 pub use crate::http::connection::replicas::{ReplicaListener, RunningUpstreams};
 use crate::http::connection::timed_io::{ConnectionPhases, TimedIo};
 pub use crate::http::connection::tls::Tls;
@@ -55,6 +54,7 @@ use weir_base::metrics::Gauge;
 use weir_base::tasks::request_scope::RequestScope;
 use weir_base::tasks::suppressible_waker::SuppressibleWaker;
 use weir_fleet::{ACCEPTED, UPSTREAM};
+use weir_record::audit::{AuditOutcome, EventCompletion, TransportKind};
 
 /// Connection of a client, as its requests see it.
 struct ClientConnection {
@@ -71,16 +71,16 @@ impl ClientConnection {
         Arc::new(Self { peer, certificate, waker: Arc::default(), origin: RequestOrigin::Client })
     }
 
-    /// True if another replica has sent the request on.
+    /// Returns whether another replica has forwarded the request.
     fn is_forwarded(&self) -> bool {
         matches!(self.origin, RequestOrigin::Replica(..))
     }
 
-    /// Returns the purpose for which another replica has sent the request on.
-    fn purpose(&self) -> HopPurpose {
+    /// Returns the purpose for which another replica has forwarded the request.
+    fn purpose(&self) -> ForwardPurpose {
         match self.origin {
             RequestOrigin::Replica(_, purpose) => purpose,
-            RequestOrigin::Client | RequestOrigin::Listener(_) => HopPurpose::Serve,
+            RequestOrigin::Client | RequestOrigin::Listener(_) => ForwardPurpose::Serve,
         }
     }
 
@@ -115,7 +115,7 @@ pub(super) async fn serve_tls<S>(
         state.connections.add(&handshake);
         (state.stop.clone(), timeouts.handshake, handshake)
     };
-    let mut accepting = std::pin::pin!(tls.accept(io, handshake_timeout));
+    let mut accepting = pin!(tls.accept(io, handshake_timeout));
     let accepted = tokio::select! {
         biased;
         accepted = accepting.as_mut() => accepted,
@@ -131,9 +131,17 @@ pub(super) async fn serve_tls<S>(
         }
         Err(error) => {
             debug!(%peer, %error, "TLS handshake failed");
-            audit_event::refused_handshake(&state_cell.now(), peer);
+            record_refused_handshake(&state_cell.now(), peer);
         }
     }
+}
+
+/// Records a connection that failed in its TLS handshake.
+fn record_refused_handshake(state: &ServerState, peer: SocketAddr) {
+    let from = Some(peer.ip().to_canonical());
+    let audit_event = state.audit.begin(TransportKind::Http, from);
+    audit_event.set_refused_by("tls");
+    audit_event.end(EventCompletion::of(AuditOutcome::Refused));
 }
 
 /// Performs the TLS handshake with another replica, and serves its connection.
@@ -227,21 +235,19 @@ where
             remote.waker.register(cx.waker());
             Pin::new(&mut connection).poll(&mut Context::from_waker(&waker))
         });
-        // Polled when it is woken, not each time that the connection is. Boxed: a set reserves
-        // space for one more future than it has.
-        let mut over = stream::FuturesUnordered::from_iter([Box::pin(async {
+        let over = pin!(async {
             tokio::select! {
-                () = timed_io.clone().idle_timeout_elapsed() => ConnectionOver::Idle,
-                () = stop.cancelled() => ConnectionOver::Closing,
-                () = Certificate::expired(remote.certificate.as_ref()) => ConnectionOver::Closing,
+                () = timed_io.clone().idle_timeout_elapsed() => CloseReason::Idle,
+                () = stop.cancelled() => CloseReason::Closing,
+                () = Certificate::expired(remote.certificate.as_ref()) => CloseReason::Closing,
             }
-        })]);
+        });
         let ended = tokio::select! {
             biased;
             ended = &mut served => Some(ended),
-            Some(over) = over.next() => match over {
-                ConnectionOver::Idle => Some(Ok(())),
-                ConnectionOver::Closing => tokio::select! {
+            reason = ConnectionOver::new(over) => match reason {
+                CloseReason::Idle => Some(Ok(())),
+                CloseReason::Closing => tokio::select! {
                     biased;
                     ended = &mut served => Some(ended),
                     () = wait_for_last_request(&timed_io) => None,
@@ -271,18 +277,10 @@ where
     }
 }
 
-/// Reason to close a connection.
-enum ConnectionOver {
-    /// It has been idle for too long, or was evicted.
-    Idle,
-    /// Weir stops, or the client's certificate has expired.
-    Closing,
-}
-
 /// Waits until a request is in progress, whose response will be the last of the connection, or
 /// until none has begun for a moment.
 async fn wait_for_last_request<S>(timed_io: &TimedIo<S>) {
-    let mut moment = std::pin::pin!(tokio::time::sleep(SHUTDOWN_GRACE));
+    let mut moment = pin!(tokio::time::sleep(SHUTDOWN_GRACE));
     // Polled together with the connection, whose task is woken by each byte.
     poll_fn(|cx| match timed_io.is_busy() {
         true => Poll::Ready(()),

@@ -4,6 +4,7 @@
 //! [`initialize`] opens a session and returns a [`LegacyClient`]; [`serve`] handles its requests.
 //! JSON-RPC errors are sent with HTTP 200: to these clients 404 means that the session has ended.
 
+mod handshake;
 pub(crate) mod session_facts;
 pub(crate) mod stdio_handshake;
 
@@ -16,7 +17,6 @@ use futures::future::join_all;
 use hyper::StatusCode;
 
 use super::client_requests::{ClientRequester, ClientRequests};
-use super::era::Versions;
 use super::in_flight::InFlightRequests;
 use super::request_meta;
 use super::request_parts::RequestParts;
@@ -24,12 +24,12 @@ use super::response::{ClientResponse, ErrorResponse, ResponseFuture, ResponseMod
 use crate::legacy::session_facts::{SessionFacts, SessionSettings};
 use crate::response::call_stream::CallMessages;
 use crate::response::results::{self, invalid_params};
-use weir_access::catalog::RoleView;
+pub(super) use handshake::{handle_uninitialized, initialize};
 use weir_base::json::Object;
 use weir_base::memory::memory_budget::BufferLimit;
 use weir_gateway::{
-    Admission, ClientContext, ClientNotifications, Error, PreparedRequest, RequestStatus,
-    SubscribeOutcome, Subscriptions,
+    Admission, ClientContext, ClientNotifications, Error, PreparedRequest, SubscribeOutcome,
+    Subscriptions,
 };
 use weir_mcp as mcp;
 use weir_mcp::call::{
@@ -37,7 +37,6 @@ use weir_mcp::call::{
     UpstreamResponse,
 };
 use weir_mcp::call_notifications::NotificationSink;
-use weir_mcp::capabilities::{Capabilities, Tasks};
 use weir_mcp::definition::downgrade::{self, DefinitionForm};
 use weir_mcp::input_request::ClientFeatures;
 use weir_mcp::jsonrpc::{Id, Message, Request, code};
@@ -156,98 +155,6 @@ pub(super) struct LegacyConnection {
     pub(super) handle: ClientHandle,
     pub(super) in_flight: Arc<InFlightRequests>,
     pub(super) client_requests: ClientRequests,
-}
-
-/// Opens a session: negotiates the revision, and returns the response with the capabilities.
-pub(super) fn initialize(
-    client: &ClientContext,
-    versions: &Versions,
-    request: &Request,
-    connection: LegacyConnection,
-) -> Result<(LegacyClient, ClientResponse), ClientResponse> {
-    let timing = client.timing(INITIALIZE);
-    match negotiate(client, versions, &request.params, connection) {
-        Ok((peer, result)) => {
-            timing.end(RequestStatus::Success);
-            Ok((peer, ClientResponse::object(&request.id, &result)))
-        }
-        Err(refused) => {
-            timing.end(RequestStatus::Error(Some(refused.error.code)));
-            Err(ClientResponse::refused(Some(&request.id), &refused))
-        }
-    }
-}
-
-fn negotiate(
-    client: &ClientContext,
-    versions: &Versions,
-    params: &Object,
-    connection: LegacyConnection,
-) -> Result<(LegacyClient, Object), ErrorResponse> {
-    let _permit = Admission::try_acquire(client, INITIALIZE).map_err(refuse)?;
-    let requested = params
-        .get_string("protocolVersion")
-        .ok_or_else(|| invalid_params("`protocolVersion` must be a string"))?;
-    // Spec, lifecycle: the same version if it is supported, else the latest supported one. A modern
-    // version has no handshake, so it is treated like any unknown version.
-    let requested = requested
-        .parse()
-        .ok()
-        .filter(|revision: &Revision| revision.era() == Era::Legacy && versions.has(*revision));
-    let revision = requested.or(versions.newest_legacy()).ok_or_else(|| {
-        invalid_params(&format!("no supported version has a handshake: {}", versions.to_text()))
-    })?;
-    let declared_object = |member| {
-        stdio_handshake::copy_declared(params, member).map_err(|text| invalid_params(&text))
-    };
-    let (info, declared) = (declared_object("clientInfo")?, declared_object("capabilities")?);
-    let capabilities = params.get_object("capabilities").unwrap_or_default();
-    let declared = Declared {
-        features: ClientFeatures::read(&capabilities).within(revision),
-        capabilities: declared.unwrap_or_else(|| capabilities.to_bytes()),
-        info,
-    };
-    let peer = LegacyClient::new(client, revision, declared, connection);
-    let mut result = Object::new();
-    result.set("protocolVersion", format!("\"{revision}\""));
-    let view = client.view();
-    result.set("capabilities", results::capabilities(&capabilities_in(&view, revision)).to_bytes());
-    result.set("serverInfo", results::server_info());
-    results::set_instructions(&mut result, &view);
-    Ok((peer, result))
-}
-
-/// Returns the capabilities of a view in this revision.
-fn capabilities_in(view: &RoleView, revision: Revision) -> Capabilities {
-    let mut capabilities = view.capabilities().clone().without_tasks();
-    // The capability came with 2025-03-26; the method is older.
-    capabilities.completions &= revision >= Revision::V2025_03_26;
-    if revision < Revision::V2025_11_25 {
-        capabilities.tasks = Tasks::default();
-    }
-    capabilities
-}
-
-/// Handles a request before `initialize`; `hint` tells the client what to do first.
-pub(super) fn handle_uninitialized(
-    client: &ClientContext,
-    request: &Request,
-    hint: &str,
-) -> ClientResponse {
-    let Request { id, method, .. } = request;
-    if let Err(error) = Admission::try_acquire(client, method) {
-        return ClientResponse::refused(Some(id), &refuse(error));
-    }
-    if &**method == "ping" {
-        return ClientResponse::result(id, b"{}");
-    }
-    // A client that probes for the era has to learn that this is not the modern one.
-    let known = Kind::of_list_method(method).is_some() || Method::of(method).is_some();
-    let refused = match known {
-        true => ErrorResponse::new(StatusCode::BAD_REQUEST, code::INVALID_REQUEST, hint),
-        false => results::unknown_method(StatusCode::OK, method),
-    };
-    ClientResponse::refused(Some(id), &refused)
 }
 
 /// One request while it is handled.
@@ -441,7 +348,7 @@ async fn from_upstream(
         ResponseOutcome::Result(body) => body,
     };
     if upstream_response.era == Era::Legacy {
-        return Ok(ClientResponse::forwarded(id, body));
+        return Ok(ClientResponse::passed_through(id, body));
     }
     // A modern result may be incomplete (`resultType`), which these clients would not understand.
     let result = body.read(buffer_limit).await.map_err(|why| results::collect_error(&why))?;

@@ -81,9 +81,9 @@ pub struct Settings {
     pub allowed_origins: Vec<Origin>,
     /// The largest message from a client, in bytes.
     pub max_body: usize,
-    /// Largest upstream response that is buffered because it is inspected or written as a whole,
-    /// and the memory budget that all buffered data counts against.
-    pub buffer_limit: BufferLimit,
+    /// Largest upstream response that is buffered because it is inspected or written as a whole, in
+    /// bytes.
+    pub max_response: usize,
     /// Networks of the proxies that are believed when they name the address of a client.
     pub trusted_proxies: Vec<IpNet>,
     /// Supported protocol revisions.
@@ -101,10 +101,6 @@ pub struct Settings {
     pub session_lifetime: SessionLifetime,
     /// File with the ends and settings of sessions; without one they end with the process.
     pub session_records: Option<PathBuf>,
-    /// Replicas that serve the same clients; the records of sessions are in their store then.
-    pub fleet: Option<Arc<Fleet>>,
-    /// True if the clients are the replicas of a fleet, for which this process runs one upstream.
-    pub serves_replicas: bool,
     /// Interval of the comments that keep a silent stream alive.
     pub sse_keepalive: Duration,
     /// Largest size of a request head over HTTP, in bytes; at least 8 KiB.
@@ -115,8 +111,6 @@ pub struct Settings {
     pub timeouts: ConnectionTimeouts,
     /// Limits per client.
     pub per_client: ClientQuota,
-    /// Audit log.
-    pub audit: Audit,
 }
 
 impl Default for Settings {
@@ -127,10 +121,7 @@ impl Default for Settings {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             max_body: MAX_BODY_BYTES,
-            buffer_limit: BufferLimit {
-                limit: MAX_RESPONSE_BYTES,
-                budget: MemoryBudget::new(MAX_BUFFERED_BYTES),
-            },
+            max_response: MAX_RESPONSE_BYTES,
             trusted_proxies: Vec::new(),
             versions: Versions::default(),
             legacy_sse: false,
@@ -139,36 +130,47 @@ impl Default for Settings {
             protected_resource: None,
             session_lifetime: SessionLifetime { idle: SESSION_TTL, max_age: SESSION_MAX_AGE },
             session_records: None,
-            fleet: None,
-            serves_replicas: false,
             sse_keepalive: SSE_KEEPALIVE,
             max_head: MAX_HEAD_BYTES,
             max_headers: MAX_HEADERS,
             timeouts: ConnectionTimeouts::default(),
             per_client: ClientQuota::default(),
-            audit: Audit::off(),
         }
     }
 }
 
-impl Settings {
-    fn record_place(&self) -> RecordPlace {
-        let file = self.session_records.as_ref().map(|path| path.as_path().into());
-        match (&self.fleet, file) {
-            (Some(fleet), file) => RecordPlace::Fleet(Arc::clone(fleet), file),
-            (None, Some(file)) => RecordPlace::File(file),
-            (None, None) => RecordPlace::Memory,
-        }
-    }
+/// Parts of the process that serve its clients under every configuration.
+pub struct ServerParts {
+    /// The gateway behind the server.
+    pub gateway: Arc<Gateway>,
+    /// Replicas that serve the same clients; the records of sessions are in their store then.
+    pub fleet: Option<Arc<Fleet>>,
+    /// True if the clients are the replicas of a fleet, for which this process runs one upstream.
+    pub serves_replicas: bool,
+    /// Memory budget that all buffered data counts against.
+    pub budget: MemoryBudget,
+    /// Audit log.
+    pub audit: Audit,
+    /// Tracker of all tasks of the server.
+    pub tasks: TaskTracker,
+    /// Token that ends them.
+    pub stop: CancellationToken,
 }
 
 /// State that all connections share, under one configuration.
 #[derive(Clone)]
 pub struct ServerState {
-    gateway: Arc<Gateway>,
     /// Configuration snapshot that requests are served under.
     config: Arc<ConfigSnapshot>,
     settings: Settings,
+    gateway: Arc<Gateway>,
+    fleet: Option<Arc<Fleet>>,
+    /// True if the clients are the replicas of a fleet, for which this process runs one upstream.
+    serves_replicas: bool,
+    /// Memory budget for data buffered for clients: requests, and responses that they have not
+    /// read.
+    budget: MemoryBudget,
+    audit: Audit,
     sessions: Arc<Sessions>,
     /// Open sessions of the HTTP+SSE transport.
     sse_sessions: SseSessions,
@@ -176,8 +178,8 @@ pub struct ServerState {
     connections: Arc<OpenConnections>,
     streams: Arc<StreamLimiter>,
     concurrency: Arc<ConcurrencyLimiter>,
-    /// Requests that were sent on to other replicas.
-    hops: Arc<PerPrincipal<Principal>>,
+    /// Requests that were forwarded to other replicas.
+    forwarded: Arc<PerPrincipal<Principal>>,
     /// Messages about calls in progress that are on the way to other replicas.
     deliveries: Arc<PerPrincipal<Principal>>,
     /// Questions to other replicas whether clients have calls in progress there, for the sessions
@@ -194,30 +196,27 @@ pub struct ServerState {
 }
 
 impl ServerState {
-    fn new(
-        gateway: Arc<Gateway>,
-        settings: Settings,
-        tasks: TaskTracker,
-        stop: CancellationToken,
-    ) -> Self {
+    fn new(parts: ServerParts, settings: Settings) -> Self {
+        let ServerParts { gateway, fleet, serves_replicas, budget, audit, tasks, stop } = parts;
         let metrics = gateway.metrics();
+        let records = RecordPlace::new(fleet.as_ref(), settings.session_records.as_deref());
         Self {
             config: gateway.config(),
-            sessions: Arc::new(Sessions::new(
-                Arc::clone(metrics),
-                gateway.sealing_keys(),
-                settings.record_place(),
-            )),
+            sessions: Arc::new(Sessions::new(Arc::clone(metrics), gateway.sealing_keys(), records)),
             sse_sessions: SseSessions::default(),
             connections: Arc::default(),
             streams: Arc::new(StreamLimiter::new(&metrics.streams)),
             concurrency: Arc::new(ConcurrencyLimiter::new(settings.per_client)),
-            hops: Arc::default(),
+            forwarded: Arc::default(),
             deliveries: Arc::default(),
             questions: Arc::default(),
             refused_values: Arc::default(),
-            gateway,
             settings,
+            gateway,
+            fleet,
+            serves_replicas,
+            budget,
+            audit,
             tracker: tasks,
             stop,
             has_successor: Arc::default(),
@@ -228,10 +227,6 @@ impl ServerState {
     /// and limits in use.
     fn with_settings(&self, config: Arc<ConfigSnapshot>, settings: Settings) -> Self {
         self.concurrency.set_quota(settings.per_client);
-        let buffer_limit = BufferLimit { budget: self.budget().clone(), ..settings.buffer_limit };
-        let (audit, fleet) = (self.settings.audit.clone(), self.settings.fleet.clone());
-        let serves_replicas = self.settings.serves_replicas;
-        let settings = Settings { audit, fleet, serves_replicas, buffer_limit, ..settings };
         Self { config, settings, ..self.clone() }
     }
 
@@ -251,19 +246,24 @@ impl ServerState {
 
     /// True if connections end with their next response.
     fn is_stopping(&self) -> bool {
-        let is_draining = self.settings.fleet.as_ref().is_some_and(|fleet| fleet.is_draining());
+        let is_draining = self.fleet().is_some_and(|fleet| fleet.is_draining());
         is_draining || self.stop.is_cancelled()
     }
 
     /// Memory budget for data buffered for clients: requests, and responses that they have not
     /// read.
     pub fn budget(&self) -> &MemoryBudget {
-        &self.settings.buffer_limit.budget
+        &self.budget
+    }
+
+    /// Limit of an upstream response that is buffered.
+    fn buffer_limit(&self) -> BufferLimit {
+        BufferLimit { limit: self.settings.max_response, budget: self.budget.clone() }
     }
 
     /// This replica and its fleet, if there is one.
     pub fn fleet(&self) -> Option<&Arc<Fleet>> {
-        self.settings.fleet.as_ref()
+        self.fleet.as_ref()
     }
 
     /// Refused values of Host and Origin that the log of this process has.

@@ -3,12 +3,11 @@
 //! Each request carries its own context, which [`take_context`] parses and compares with the
 //! headers; [`serve`] handles it. There is no state between two requests.
 
+mod discover;
 pub(crate) mod headers;
 mod input;
 mod listening;
 mod remote_tasks;
-
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -23,7 +22,6 @@ use crate::response::call_stream::CallMessages;
 use crate::response::results::{self, invalid_params};
 pub(super) use listening::{LISTEN, ListenSubscription};
 pub(super) use remote_tasks::RemoteTasks;
-use weir_access::catalog::RoleView;
 use weir_base::json::{self, Object};
 use weir_base::memory::memory_budget::BufferLimit;
 use weir_gateway::{Admission, ClientContext, Error, PendingInput, send_in_rounds};
@@ -32,7 +30,7 @@ use weir_mcp::call::{
     CallContext, CallOutcome, CancelReason, ItemRequest, Method, Payload, ResponseOutcome,
     UpstreamResponse,
 };
-use weir_mcp::capabilities::{Capabilities, Tasks};
+use weir_mcp::capabilities::Capabilities;
 use weir_mcp::definition::downgrade::DefinitionForm;
 use weir_mcp::input_request::ClientFeatures;
 use weir_mcp::jsonrpc::{Id, Request, code};
@@ -117,15 +115,19 @@ pub(super) fn serve(
     mode: ResponseMode,
 ) -> ResponseKind {
     let RequestContext { revision, meta, capabilities, param_headers, cancel_reason } = context;
-    let (versions, buffer_limit) = (&state.settings.versions, &state.settings.buffer_limit);
+    let (versions, buffer_limit) = (&state.settings.versions, &state.buffer_limit());
     let parts = RequestParts::begin(client, revision, request, buffer_limit);
     let admit = || Admission::try_acquire(client, &parts.method).map_err(refuse);
     match &*parts.method {
         DISCOVER => {
             let admitted = admit();
             let versions = versions.clone();
-            let serves_replicas = state.settings.serves_replicas;
-            return ResponseKind::Unary(discover(parts, admitted, versions, serves_replicas));
+            return ResponseKind::Unary(discover::discover(
+                parts,
+                admitted,
+                versions,
+                state.serves_replicas,
+            ));
         }
         LISTEN => {
             let listening = admit().and_then(|permit| {
@@ -172,57 +174,6 @@ pub(super) fn serve(
     let request = ModernRequest { parts, capabilities };
     let response = request.respond(context, mode).boxed();
     ResponseKind::Unary(ResponseFuture { response, messages })
-}
-
-/// Handles `server/discover`.
-fn discover(
-    parts: RequestParts,
-    admitted: Result<Admission, ErrorResponse>,
-    versions: Versions,
-    serves_replicas: bool,
-) -> ResponseFuture {
-    let response = async move {
-        let discovered = match admitted {
-            Ok(_admission) if serves_replicas => discovery_of_server(&parts, &versions).await,
-            Ok(_admission) => {
-                parts.client.wait_for_startup().await;
-                Ok(discovery(&parts.client.view(), &versions))
-            }
-            Err(refused) => Err(refused),
-        };
-        let response = discovered.map(|result| ClientResponse::object(&parts.id, &result));
-        Some(parts.finish(response))
-    };
-    ResponseFuture { response: response.boxed(), messages: CallMessages::default() }
-}
-
-/// Describes the server that this process runs for other replicas, once it is connected. They use
-/// the era of the server itself, whose revisions come first: what one era has and the other has
-/// not, such as the tasks of 2025-11-25, would be lost otherwise.
-async fn discovery_of_server(
-    parts: &RequestParts,
-    versions: &Versions,
-) -> Result<Object, ErrorResponse> {
-    let Some(era) = parts.client.era_of_only_upstream().await else {
-        return Err(results::unavailable("the server is not connected", SERVER_RETRY));
-    };
-    parts.client.wait_for_startup().await;
-    Ok(discovery(&parts.client.view(), &versions.with_first(era)))
-}
-
-fn discovery(view: &RoleView, versions: &Versions) -> Object {
-    let mut result = Object::new();
-    result.set("resultType", COMPLETE);
-    result.set("supportedVersions", versions.to_json());
-    // This revision has tasks as an extension only.
-    let capabilities = Capabilities { tasks: Tasks::default(), ..view.capabilities().clone() };
-    result.set("capabilities", results::capabilities(&capabilities).to_bytes());
-    results::set_instructions(&mut result, view);
-    // Capabilities change with the client's view and with the available upstreams.
-    result.set("ttlMs", "0");
-    result.set("cacheScope", PRIVATE);
-    result.set("_meta", own_meta().to_bytes());
-    result
 }
 
 impl ModernRequest {
@@ -344,7 +295,7 @@ async fn from_upstream(
     // A large result of the same era is passed on without being parsed.
     if let (Era::Modern, Payload::Streaming(_), false) = (upstream_response.era, &body, is_private)
     {
-        return Ok(ClientResponse::forwarded(id, body));
+        return Ok(ClientResponse::passed_through(id, body));
     }
     let result = body.read(buffer_limit).await.map_err(|why| results::collect_error(&why))?;
     let mut object =
@@ -478,8 +429,6 @@ fn declares_extensions(capabilities: &Object) -> bool {
     capabilities.get_object("extensions").is_some_and(|extensions| !extensions.is_empty())
 }
 
-/// Delay after which a replica may ask again for a server that is not connected.
-const SERVER_RETRY: Duration = Duration::from_secs(1);
 /// Method that describes the server.
 const DISCOVER: &str = "server/discover";
 const COMPLETE: &str = "\"complete\"";
@@ -491,6 +440,7 @@ mod tests {
     use super::*;
     use crate::response::ResponseBody;
     use futures::{StreamExt, stream};
+    use std::time::Duration;
     use weir_access::guard::Findings;
 
     fn text(response: ClientResponse) -> String {

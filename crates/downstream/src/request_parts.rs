@@ -1,7 +1,6 @@
 //! Parts of one request, from its arrival to its response, that both eras have.
 
-use crate::response::audit_events::finish_request;
-use crate::response::{ClientResponse, ErrorResponse, ResponseFuture, results};
+use crate::response::{ClientResponse, ErrorResponse, ResponseFuture, finish_request, results};
 use weir_base::json::Object;
 use weir_base::memory::memory_budget::BufferLimit;
 use weir_gateway::{Admission, ClientContext, Error, ListPage, RequestStatus, RequestTimer};

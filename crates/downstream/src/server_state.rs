@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{ServerState, Settings};
+use super::{ServerParts, ServerState, Settings};
 use weir_fleet::Condition;
-use weir_gateway::{ConfigSnapshot, Gateway};
+use weir_gateway::ConfigSnapshot;
 
 /// Holder of the current [`ServerState`].
 pub struct ServerStateCell {
@@ -22,15 +22,11 @@ pub struct ServerStateCell {
 }
 
 impl ServerStateCell {
-    /// Creates the downstream side of `gateway`. Until `stop` fires, tasks drop the sessions that
-    /// are over, and write what is to be recorded about sessions.
-    pub fn new(
-        gateway: Arc<Gateway>,
-        settings: Settings,
-        tasks: TaskTracker,
-        stop: CancellationToken,
-    ) -> Arc<Self> {
-        let state = ServerState::new(gateway, settings, tasks.clone(), stop.clone());
+    /// Creates the downstream side of a gateway. Until the server stops, tasks drop the sessions
+    /// that are over, and write what is to be recorded about sessions.
+    pub fn new(parts: ServerParts, settings: Settings) -> Arc<Self> {
+        let (tasks, stop) = (parts.tasks.clone(), parts.stop.clone());
+        let state = ServerState::new(parts, settings);
         let sessions = Arc::clone(&state.sessions);
         let cell = Arc::new(Self { current: watch::Sender::new(Arc::new(state)) });
         let (records, recording, states) =
@@ -58,7 +54,7 @@ impl ServerStateCell {
     /// others take over, until `stop` fires. That is later than the downstream side stops: as long
     /// as requests are served, it has to know which sessions others have taken over.
     pub fn follow_fleet(self: &Arc<Self>, tasks: &TaskTracker, stop: CancellationToken) {
-        let Some(fleet) = self.now().settings.fleet.clone() else { return };
+        let Some(fleet) = self.now().fleet().cloned() else { return };
         let cell = Arc::clone(self);
         tasks.spawn(async move {
             let condition = || {
@@ -93,7 +89,6 @@ impl ServerStateCell {
     }
 
     /// Replaces the current state by one with other settings and another configuration snapshot.
-    /// The audit log stays the same.
     pub fn replace(&self, config: Arc<ConfigSnapshot>, settings: Settings) {
         let next = Arc::new(self.now().with_settings(config, settings));
         self.current.send_replace(next);

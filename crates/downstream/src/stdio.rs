@@ -39,8 +39,7 @@ pub async fn serve<R, W>(
     let end = CancellationToken::new();
     let (queue, lines) = mpsc::channel(MAX_QUEUED_LINES);
     let writer = state.tracker.spawn(write(output, lines, end.clone()));
-    let client =
-        client.with_audit_event(state.settings.audit.begin_session(TransportKind::Stdio, None));
+    let client = client.with_audit_event(state.audit.begin_session(TransportKind::Stdio, None));
     let lines = LineDecoder::new(state.settings.max_body);
     let mut lines = lines.with_budget(state.budget());
     let mut session = StreamSession::new(&state_cell, state, client, queue, end.clone(), RULES);

@@ -19,12 +19,11 @@ use super::client_requests::ClientRequests;
 use super::in_flight::InFlightRequests;
 use super::legacy::{self, LegacyClient, LegacyConnection};
 use super::modern::{self, ResponseKind};
-use super::response::{ClientResponse, ErrorResponse, ResponseFuture, ResponseMode};
 use super::session::new_id;
 use super::{ServerState, ServerStateCell, batch, era};
 use crate::limits::concurrency::{ConcurrencyPermit, Overloaded};
-use crate::response::audit_events::finish_event;
 use crate::response::results;
+use crate::response::{ClientResponse, ErrorResponse, ResponseFuture, ResponseMode, finish_event};
 use outbound::OutboundQueue;
 use weir_gateway::{ClientContext, ClientIdentity, ClientNotifications};
 use weir_mcp::call::ClientHandle;
@@ -98,7 +97,7 @@ impl InitializedSession {
 impl StreamMessage {
     /// Parses a message; the messages of a batch are not parsed yet.
     pub(super) fn parse(text: Bytes) -> Result<Self, InvalidMessage> {
-        match batch::is_batch(&text) {
+        match jsonrpc::is_batch(&text) {
             true => Ok(Self::Batch(text)),
             false => Message::parse(text).map(Self::Single),
         }
@@ -128,7 +127,7 @@ impl StreamSession {
         end: CancellationToken,
         rules: StreamRules,
     ) -> Self {
-        let buffer_limit = state.settings.buffer_limit.clone();
+        let buffer_limit = state.buffer_limit();
         let mut state_watch = state_cell.watch();
         match Arc::ptr_eq(&state_watch.borrow(), &state) && client.is_under(&state.config) {
             true => state_watch.mark_unchanged(),
@@ -258,7 +257,7 @@ impl StreamSession {
         let (id, client) = (request.id.clone(), self.client.with_next_audit_event());
         let audit_event = client.audit_event().clone();
         audit_event.defer_end(true);
-        let buffer_limit = &self.state.settings.buffer_limit;
+        let buffer_limit = &self.state.buffer_limit();
         let mode = ResponseMode::SharedStream;
         let call = legacy::serve(&client, peer, request, buffer_limit, mode);
         self.outgoing.spawn_call(id, call, audit_event, permit);
@@ -381,7 +380,7 @@ impl StreamSession {
         let permit = self.request_permit()?;
         let outgoing = self.outgoing.clone();
         let finish = move |text| outgoing.reserve(text);
-        let buffer_limit = &self.state.settings.buffer_limit;
+        let buffer_limit = &self.state.buffer_limit();
         let responses = batch::serve(&self.client, peer, messages, buffer_limit, finish);
         let text = text.clone();
         let refuse = move |refused: &_| batch::refuse(Some(revision), &text, refused).pop();

@@ -22,17 +22,19 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::http::serve_connection;
-use super::{ServerStateCell, Settings};
+use super::{ServerParts, ServerStateCell, Settings};
 use script::{Script, command};
 use weir_access::catalog::{self, Catalog, ExportRules};
 use weir_access::policy::role::Role;
 use weir_access::policy::{self, ClientCredentials, Policy};
+use weir_base::memory::memory_budget::MemoryBudget;
 use weir_base::net::http_connection::ByteStream;
 use weir_base::secrets::sealing::SealingKeys;
 use weir_base::secrets::sha256::sha256;
 use weir_gateway::{Gateway, Inspectors, SnapshotParts};
 use weir_mcp::name::{Naming, UpstreamName};
 use weir_mcp::pattern::AllowDeny;
+use weir_record::audit::Audit;
 use weir_upstream::{
     self as upstream, RetrySettings, Timeouts, Upstream, UpstreamLimits, UpstreamSource,
 };
@@ -50,11 +52,16 @@ impl TestGateway {
     }
 
     async fn with(settings: Settings) -> Self {
+        Self::recorded(settings, Audit::off()).await
+    }
+
+    /// Starts a gateway with an audit log.
+    async fn recorded(settings: Settings, audit: Audit) -> Self {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         // The downstream side shuts down first, while the gateway is still running.
         let behind = CancellationToken::new();
         let script = Arc::new(Script::default());
-        let shared = settings.buffer_limit.budget.clone();
+        let budget = MemoryBudget::new(crate::MAX_BUFFERED_BYTES);
         let names: [UpstreamName; 2] = ["new", "old"].map(|name| name.parse().expect("a name"));
         let exports = names.clone().map(|name| ExportRules {
             prefix: name.clone(),
@@ -73,18 +80,23 @@ impl TestGateway {
         });
         let upstreams = names.map(|name| {
             let settings = upstream_settings(name);
-            let (dial, budget) = (Arc::clone(&script) as _, &shared);
-            Upstream::start(settings, dial, budget, &tasks, behind.clone())
+            let dial = Arc::clone(&script) as _;
+            Upstream::start(settings, dial, &budget, &tasks, behind.clone())
         });
         let (policy, upstreams) = (policy(), upstreams.to_vec());
         let parts = SnapshotParts { policy, catalog, upstreams, inspectors: Inspectors::default() };
         let gateway = Gateway::open(parts, SealingKeys::random(), &tasks, &behind);
         gateway.wait_until_listed().await;
-        Self {
-            state_cell: ServerStateCell::new(gateway, settings, tasks, stop.clone()),
-            script,
-            stop,
-        }
+        let parts = ServerParts {
+            gateway,
+            fleet: None,
+            serves_replicas: false,
+            budget,
+            audit,
+            tasks,
+            stop: stop.clone(),
+        };
+        Self { state_cell: ServerStateCell::new(parts, settings), script, stop }
     }
 
     /// Opens an HTTP connection.
@@ -95,6 +107,17 @@ impl TestGateway {
             theirs,
             None,
         ));
+        TestClient { io: Box::new(ours), read: Vec::new() }
+    }
+
+    /// Opens a stdio connection.
+    fn pipe(&self) -> TestClient {
+        let (ours, theirs) = duplex(1024 * 1024);
+        let (input, output) = tokio::io::split(theirs);
+        let client_context = self.state_cell.now().gateway.local_client("local");
+        let serving =
+            crate::stdio::serve(Arc::clone(&self.state_cell), client_context, input, output);
+        self.state_cell.now().tracker.spawn(serving);
         TestClient { io: Box::new(ours), read: Vec::new() }
     }
 }
@@ -254,6 +277,12 @@ impl TestClient {
         self.read_to("data: ").await;
         let data = self.read_to("\n\n").await;
         serde_json::from_str(data.trim()).expect("JSON")
+    }
+
+    /// Sends a line, and returns the JSON of the next one.
+    async fn say(&mut self, line: &str) -> Value {
+        self.write(line).await;
+        self.line().await
     }
 
     /// Returns the JSON of the next line.

@@ -325,6 +325,11 @@ impl Message {
     }
 }
 
+/// Returns whether a text is a batch: an array, and not an object.
+pub fn is_batch(text: &[u8]) -> bool {
+    text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
+}
+
 /// Capacity for the members around a payload.
 const ENVELOPE_BYTES: usize = 64;
 
@@ -462,6 +467,21 @@ mod tests {
         let Ok(Message::Response(answer)) = answer else { panic!("an answer") };
         assert_eq!(answer.outcome, ResponsePayload::Result("{\"x\": 1.0}".into()));
         assert_eq!(answer.id.and_then(|id| id.as_local()), Some(7));
+    }
+
+    #[test]
+    fn an_array_is_a_batch_whatever_is_in_it() {
+        for (text, expected) in [
+            (" [[], 7, {}] ", true),
+            ("\r\n\t[", true),
+            (" {}", false),
+            ("{\"a\":[]}", false),
+            ("7", false),
+            (" ", false),
+            ("", false),
+        ] {
+            assert_eq!(is_batch(text.as_bytes()), expected, "{text:?}");
+        }
     }
 
     #[test]

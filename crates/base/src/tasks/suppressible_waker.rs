@@ -45,8 +45,8 @@ impl SuppressibleWaker {
     }
 
     /// Returns the number of wakes since the last call. Unless it is 0, the caller polls the
-    /// connection.
-    pub(crate) fn take_wakes(&self) -> usize {
+    /// connection, or what else the waker is for.
+    pub fn take_wakes(&self) -> usize {
         self.state.fetch_and(SUPPRESSED, Ordering::AcqRel) / WAKE
     }
 }

@@ -17,9 +17,8 @@ use tokio_util::task::TaskTracker;
 
 use super::request::HttpRequest;
 use crate::limits::concurrency::Overloaded;
-use crate::response::audit_events::finish_event;
 use crate::response::results::{self, memory_exhausted};
-use crate::response::{ClientResponse, ResponseBody, ResponseFuture, catch_panics};
+use crate::response::{ClientResponse, ResponseBody, ResponseFuture, catch_panics, finish_event};
 use crate::session::SessionGuard;
 use weir_gateway::ClientContext;
 use weir_mcp::jsonrpc::Id;

@@ -1,5 +1,6 @@
 //! HTTP connections below the level of requests: listener, worker threads, TLS, framing, timeouts.
 
+pub(crate) mod connection_over;
 pub(crate) mod framing;
 pub(crate) mod idle_eviction;
 pub(crate) mod listener;

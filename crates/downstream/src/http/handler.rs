@@ -10,36 +10,29 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use hyper::body::{Body, Incoming};
+use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HOST, ORIGIN};
 use hyper::{Method, Request, StatusCode};
 use tracing::debug;
 
+use super::forwarding::{self, delivery, owners, tasks};
 use super::head::AcceptedForms;
-use super::hop::delivery;
-use super::request::{HttpRequest, is_memory_scarce};
-use super::request_body::skip_body;
-use super::response_body::{
-    self, ConnectionClosed, HttpRefusal, HttpResponse, with_connection_close,
-};
+use super::refusal::HttpRefusal;
+use super::request::HttpRequest;
+use super::response_body::{self, ConnectionClosed, HttpResponse, with_connection_close};
 use super::routes::HttpRoute;
-use super::{
-    ClientConnection, audit_event, call, forwarded, head, hop, http_sse, legacy_endpoint,
-    oauth_metadata, sse_streams,
-};
-use crate::http::connection::replicas::HopPurpose;
+use super::{ClientConnection, call, head, http_sse, legacy_endpoint, oauth_metadata, sse_streams};
+use crate::http::connection::replicas::{ForwardPurpose, RequestOrigin};
 use crate::http::connection::timed_io::RequestInProgress;
 use crate::modern::{self, ResponseKind};
 use crate::response::cors::{self, CorsHeaders};
 use crate::response::{ClientResponse, results};
-use crate::{ServerStateCell, batch, era, host_check};
+use crate::{ServerStateCell, era, host_check};
 use weir_access::policy::AuthAttempt;
-use weir_base::secrets::sealing::Instance;
 use weir_base::tasks::fairness::promptly;
-use weir_gateway::{ClientContext, RefusalReason, ResolvedItem, named_task_scope};
+use weir_gateway::{ClientContext, RefusalReason};
 use weir_mcp::jsonrpc::{self, Message};
-use weir_mcp::revision::{Era, Revision};
+use weir_mcp::revision::Era;
 
 /// Handles one request, from its head to its response. `gone` is ready once the client has closed
 /// the connection.
@@ -53,47 +46,40 @@ pub(super) async fn handle(
     let state = state_cell.now();
     let (mut parts, incoming) = request.into_parts();
     let route = HttpRoute::find(&state.settings, parts.uri.path());
-    let (connection, refused) = match hop::client_of(&connection, &mut parts) {
-        Ok(None) => (connection, None),
-        Ok(Some(of_client)) => (of_client, None),
-        Err(refused) => (connection, Some(refused)),
+    let (connection, refused) = match &connection.origin {
+        RequestOrigin::Listener(listener) => {
+            match forwarding::client_connection(&connection, listener, &mut parts) {
+                Ok(of_client) => (of_client, None),
+                Err(refused) => (connection, Some(refused)),
+            }
+        }
+        RequestOrigin::Client | RequestOrigin::Replica(..) => (connection, None),
     };
-    let audit_event = audit_event::begin(&state, &connection, route, &parts);
     // The replica that has the client's connection adds them.
     let is_for_pages = route.is_some_and(HttpRoute::is_for_pages) && !connection.is_forwarded();
     let cors =
         is_for_pages.then(|| CorsHeaders::of_response(&state.settings, &parts.headers)).flatten();
-    let (body, text, forms) = (Some(incoming), Bytes::new(), AcceptedForms::Both);
-    let mut request =
-        HttpRequest { state_cell, state, connection, parts, body, text, forms, gone, audit_event };
+    let received = (parts, incoming);
+    let mut request = HttpRequest::begin(state_cell, state, connection, route, received, gone);
     let responded = match refused {
         Some(refused) => Err(refused),
         None => respond(&mut request, route, cors.as_ref()).await,
     };
-    let mut response = match responded {
-        Ok(response) => response,
-        Err(HttpRefusal(response)) => *response,
-    };
-    let HttpRequest { state, connection, parts, body, forms, gone, audit_event, .. } = request;
-    audit_event::end(audit_event, &mut response).await;
-    if forms == AcceptedForms::EventStream {
+    let mut response = responded.unwrap_or_else(HttpRefusal::into_response);
+    request.end_event(&mut response).await;
+    if request.forms == AcceptedForms::EventStream {
         response = response_body::as_events(response);
     }
     if let Some(cors) = cors {
         cors.add_to(response.headers_mut());
     }
     let is_ending = response.headers().contains_key(CONNECTION);
-    let is_reusable = match body {
-        Some(unread_body) if !is_ending && !unread_body.is_end_stream() => {
-            Box::pin(skip_body(&parts.headers, unread_body)).await
-        }
-        _ => true,
-    };
-    let is_closing = state.is_stopping() || connection.is_expired();
-    if !is_reusable || is_closing || is_memory_scarce(&state) {
+    let is_reusable = is_ending || request.skip_body().await;
+    let is_closing = request.state.is_stopping() || request.connection.is_expired();
+    if !is_reusable || is_closing || request.is_memory_scarce() {
         response = with_connection_close(response);
     }
-    response.body_mut().keep_in_progress(in_progress, gone);
+    response.body_mut().keep_in_progress(in_progress, request.gone);
     Ok(response)
 }
 
@@ -110,7 +96,7 @@ async fn respond(
         *response.headers_mut() = cors::preflight_headers(request.headers(), &route.allow());
         return Ok(response);
     }
-    oauth_metadata::check_query(&request.parts)?;
+    head::check_query(&request.parts.uri)?;
     let route = route.ok_or((StatusCode::NOT_FOUND, "nothing is served at this path"))?;
     let client = match route {
         // Public, and not recorded: anyone may fetch it as often as they like.
@@ -121,7 +107,7 @@ async fn respond(
         _ => Some(authenticate(request, route).await?),
     };
     if !route.takes(&request.parts.method) {
-        return Ok(response_body::wrong_method(&route.allow()));
+        return Err(HttpRefusal::wrong_method(&route.allow()));
     }
     let Some(client) = client else {
         return Ok(oauth_metadata::metadata(&request.state.settings));
@@ -130,11 +116,11 @@ async fn respond(
     match (route, &request.parts.method) {
         (HttpRoute::SseStream, _) => Box::pin(http_sse::open(request, client)).await,
         (HttpRoute::SseMessages, _) => Box::pin(http_sse::post(request, &client)).await,
-        (_, &Method::POST) if request.connection.purpose() == HopPurpose::Ask => {
+        (_, &Method::POST) if request.connection.purpose() == ForwardPurpose::Ask => {
             delivery::answer(request, &client)
         }
         (_, &Method::POST) => post(request, &client).await,
-        _ if request.era_of_unversioned() == Era::Modern => Ok(response_body::wrong_method("POST")),
+        _ if request.era_of_unversioned() == Era::Modern => Err(HttpRefusal::wrong_method("POST")),
         (_, &Method::GET) => Box::pin(legacy_endpoint::get(request, &client)).await,
         (_, _) => Box::pin(legacy_endpoint::delete(request, &client)).await,
     }
@@ -155,7 +141,7 @@ fn check_origin(request: &HttpRequest) -> Result<(), HttpRefusal> {
         debug!(%rejection, ?host, ?origin, "request refused: Host or Origin not allowed");
         state.refused_values().warn_once(rejection, &parts.headers);
         state.gateway.metrics().refused(RefusalReason::Host);
-        response_body::refusal(StatusCode::FORBIDDEN, &rejection.to_string()).into()
+        (StatusCode::FORBIDDEN, &*rejection.to_string()).into()
     })
 }
 
@@ -177,7 +163,7 @@ async fn authenticate(
         oauth_metadata::refuse_malformed(settings)
     })?;
     let certificate = connection.certificate.as_ref();
-    let from = forwarded::client_address(state, connection, &parts.headers);
+    let from = head::client_address(state, connection, &parts.headers);
     let attempt = AuthAttempt { credentials, certificate, from };
     let authenticated = state.gateway.authenticate_under(&state.config, attempt).await;
     let client = authenticated.map_err(|refusal| {
@@ -191,8 +177,8 @@ async fn authenticate(
     let client = client.with_audit_event(request.audit_event.clone());
     if let (&Method::POST, HttpRoute::Endpoint, Some(wait)) =
         (&request.parts.method, route, client.flood_retry_after())
-        // One that another replica has sent on for a call in progress was counted there.
-        && request.connection.purpose() == HopPurpose::Serve
+        // One that another replica has forwarded for a call in progress was counted there.
+        && request.connection.purpose() == ForwardPurpose::Serve
         && !Box::pin(delivery::has_calls(request, &client)).await
     {
         debug!(client = %client.principal().name, "request over the rate limit, body not read");
@@ -210,7 +196,7 @@ async fn post(
 ) -> Result<HttpResponse, HttpRefusal> {
     request.forms = head::check_post(request.headers())?;
     let text = request.read_text().await?;
-    if batch::is_batch(&text) {
+    if jsonrpc::is_batch(&text) {
         return Box::pin(legacy_endpoint::post_batch(request, client, &text)).await;
     }
     let message = match Message::parse(text) {
@@ -262,14 +248,16 @@ async fn post_modern(
             return Err((StatusCode::BAD_REQUEST, text).into());
         }
     };
-    if let Some(response) = forward_placed(request, client, &message).await? {
-        return Ok(response);
-    }
     let state = &request.state;
     let id = message.id.clone();
     let headers = Some(request.headers());
     let context = modern::take_context(&mut message, headers, &state.settings.versions)
         .map_err(|refused| ClientResponse::refused(Some(&id), &refused))?;
+    if let Some(fleet) = request.fleet_for_forwarding()
+        && let Some(response) = owners::forward(request, client, fleet, &message).await?
+    {
+        return Ok(response);
+    }
     let forms = request.forms;
     if forms == AcceptedForms::Json && &*message.method == modern::LISTEN {
         return Err(head::STREAM_ONLY.into());
@@ -290,59 +278,11 @@ async fn post_modern(
         }
         ResponseKind::Stream(mut listening) => {
             request.require_memory()?;
-            hop::tasks::follow_elsewhere(request, client, &mut listening);
+            tasks::follow_elsewhere(request, client, &mut listening);
             Ok(sse_streams::listen(state, listening))
         }
     }
 }
 
-/// Sends a request on to the replica that has what it needs: the call that it resumes, the task
-/// that it is about, or the client's own connection to the upstream.
-async fn forward_placed(
-    request: &HttpRequest,
-    client: &ClientContext,
-    message: &jsonrpc::Request,
-) -> Result<Option<HttpResponse>, HttpRefusal> {
-    let Some(fleet) = request.state.fleet().filter(|_| !request.connection.is_forwarded()) else {
-        return Ok(None);
-    };
-    let (method, params) = (&message.method, &message.params);
-    // A task is where it began, also if the client's connection would be elsewhere by now.
-    if let Some(scope) = named_task_scope(client, method, params, Era::Modern) {
-        return Box::pin(hop::tasks::forward(request, client, scope)).await;
-    }
-    // Only a call is resumed. A listen that stays open is not ended when its client is removed.
-    let is_call = weir_mcp::call::Method::of(method).is_some();
-    let state = params.get_string("requestState").filter(|_| is_call);
-    if let Some((instance, _)) = state.as_deref().and_then(Instance::split_named)
-        // A server that handles the rounds itself may name its states in the same way.
-        && (fleet.has_member(instance)
-            || !ResolvedItem::passes_states_on(client, Revision::NEWEST, method, params).await)
-    {
-        let what = "the call of this `requestState`";
-        return Box::pin(hop::forward_to(request, client, instance, what)).await;
-    }
-    let upstream =
-        ResolvedItem::upstream_with_own_connection(client, Revision::NEWEST, method, params).await;
-    let Some(upstream) = upstream else { return Ok(None) };
-    let place = || fleet.place_of_connection(&client.principal().name, upstream.as_str());
-    let (mut sought, mut tries) = (place(), 0);
-    while let Some(instance) = sought {
-        let what = "the connection of this client to the server";
-        let sent = Box::pin(hop::forward_to(request, client, instance, what)).await;
-        tries += 1;
-        sought = place();
-        match sent {
-            Ok(None) if tries < MAX_PLACES => {}
-            // It is opened elsewhere, if that replica has ended or refuses connections.
-            Err(_) if sought != Some(instance) && tries < MAX_PLACES => {}
-            sent => return sent,
-        }
-    }
-    Ok(None)
-}
-
-/// Replicas at which the connection of a client is looked for.
-const MAX_PLACES: usize = 3;
 /// Delay after which a client may retry during shutdown.
 const CLOSING_RETRY: Duration = Duration::from_secs(1);

@@ -22,10 +22,11 @@ use hyper::StatusCode;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::forwarding;
 use super::head;
-use super::hop;
+use super::refusal::HttpRefusal;
 use super::request::HttpRequest;
-use super::response_body::{self, HttpRefusal, HttpResponse};
+use super::response_body::{self, HttpResponse};
 use super::routes::MESSAGES_PATH;
 use crate::response::{ClientResponse, results};
 use crate::stream_session::{StreamMessage, StreamRules, StreamSession};
@@ -64,7 +65,7 @@ pub(super) async fn open(
     let end = CancellationToken::new();
     let registered = state.sse_sessions.add(principal, inbox, session_permit, client.instance());
     let messages_path = messages_path(&state.settings.public_prefix, registered.id());
-    let audit_event = state.settings.audit.begin_session(TransportKind::Sse, client.remote_ip());
+    let audit_event = state.audit.begin_session(TransportKind::Sse, client.remote_ip());
     let mark = SessionMark::of(registered.id());
     audit_event.set_session(&mark);
     client.audit_event().set_session(&mark);
@@ -73,7 +74,7 @@ pub(super) async fn open(
     let rules = StreamRules {
         hint: "send `initialize` first",
         // Enough for one response of the largest size in addition to whatever else is queued.
-        max_queued_bytes: 2 * state.settings.buffer_limit.limit,
+        max_queued_bytes: 2 * state.settings.max_response,
         has_modern: false,
         can_reinitialize: false,
     };
@@ -138,7 +139,7 @@ pub(super) async fn post(
     Ok(response_body::empty(StatusCode::ACCEPTED))
 }
 
-/// Sends a message on to the replica that has the stream.
+/// Forwards a message to the replica that has the stream.
 async fn forward(
     request: &mut HttpRequest,
     client: &ClientContext,
@@ -147,7 +148,8 @@ async fn forward(
     let owner = Instance::split_named(id).filter(|_| request.state.fleet().is_some());
     let Some((instance, _)) = owner else { return Err(session_ended(&request.state)) };
     request.read_text().await?;
-    let forwarded = hop::forward_to(request, client, instance, "the stream of the session").await?;
+    let forwarded =
+        forwarding::forward_to(request, client, instance, "the stream of the session").await?;
     forwarded.ok_or_else(|| session_ended(&request.state))
 }
 

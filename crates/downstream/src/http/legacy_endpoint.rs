@@ -11,10 +11,11 @@ use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use tokio_util::sync::CancellationToken;
 
+use super::forwarding::{self, delivery, tasks};
 use super::head::AcceptedForms;
-use super::hop::{self, delivery, tasks};
+use super::refusal::HttpRefusal;
 use super::request::HttpRequest;
-use super::response_body::{self, HttpRefusal, HttpResponse};
+use super::response_body::{self, HttpResponse};
 use super::{call, head, resume, sse_streams};
 use crate::client_requests::ClientRequests;
 use crate::in_flight::InFlightRequests;
@@ -31,6 +32,13 @@ use weir_mcp::code::UNKNOWN_SESSION;
 use weir_mcp::jsonrpc::{self, Message, code};
 use weir_mcp::revision::{Era, Revision};
 use weir_mcp::task::TaskScope;
+
+/// Session of a request.
+enum Located {
+    Here(SessionGuard),
+    /// At another replica, which has answered. Boxed, because few are.
+    Answered(Box<HttpResponse>),
+}
 
 /// Handles a message of a session, or opens one.
 pub(super) async fn post(
@@ -55,7 +63,10 @@ pub(super) async fn post(
     }
     let session = match copied {
         Some(copy) => copy,
-        None => find_session(request, client).await?,
+        None => match locate_session(request, client).await? {
+            Located::Here(session) => session,
+            Located::Answered(response) => return Ok(*response),
+        },
     };
     match message {
         Message::Request(message) => {
@@ -71,8 +82,8 @@ pub(super) async fn post(
                 false => request.forms.mode(),
             };
             let changes_settings = legacy::changes_settings(&message.method);
-            let mut call =
-                legacy::serve(client, &session.peer, message, &settings.buffer_limit, mode);
+            let buffer_limit = request.state.buffer_limit();
+            let mut call = legacy::serve(client, &session.peer, message, &buffer_limit, mode);
             if changes_settings {
                 call.response = recording_settings(&request.state, &session, call.response);
             }
@@ -104,13 +115,17 @@ pub(super) async fn post_batch(
         return Err(refuse_batch(None, text, &batch::batches_removed()));
     }
     Box::pin(delivery::deliver_batch(request, client, text)).await?;
-    let session = find_session(request, client).await?;
+    let session = match locate_session(request, client).await? {
+        Located::Here(session) => session,
+        Located::Answered(response) => return Ok(*response),
+    };
     let revision = session.peer.context.revision;
     let messages = batch::read(revision, text)
         .map_err(|refused| refuse_batch(Some(revision), text, &refused))?;
     let settings = &request.state.settings;
     let has_response = messages.iter().any(|it| matches!(it, Err(_) | Ok(Message::Request(_))));
-    let responses = batch::serve(client, &session.peer, messages, &settings.buffer_limit, Ok);
+    let buffer_limit = request.state.buffer_limit();
+    let responses = batch::serve(client, &session.peer, messages, &buffer_limit, Ok);
     let call = ResponseFuture { response: responses.boxed(), messages: CallMessages::default() };
     let call = call::limited_in_session(request, client, session, None, call);
     let forms = if has_response { request.forms } else { AcceptedForms::Json };
@@ -186,7 +201,10 @@ pub(super) async fn get(
     {
         return Ok(response);
     }
-    let session = find_session(request, client).await?;
+    let session = match locate_session(request, client).await? {
+        Located::Here(session) => session,
+        Located::Answered(response) => return Ok(*response),
+    };
     request.require_memory()?;
     match request.state.settings.resumable {
         true => resume::get(request, session, client),
@@ -200,24 +218,25 @@ pub(super) async fn delete(
     client: &ClientContext,
 ) -> Result<HttpResponse, HttpRefusal> {
     let (sessions, settings) = (&request.state.sessions, &request.state.settings);
-    let refusal = match find_session(request, client).await {
-        Ok(session) => {
+    let elsewhere = match locate_session(request, client).await {
+        Ok(Located::Here(session)) => {
             let recorded = sessions.end(&session, settings.session_lifetime.max_age).await;
             return response_to_end(recorded);
         }
-        Err(refusal) => refusal,
+        Ok(Located::Answered(response)) => Ok(*response),
+        Err(refusal) => Err(refusal),
     };
-    let Some(placed) = placed_session(request, client) else { return Err(refusal) };
+    let Some(placed) = placed_session(request, client) else { return elsewhere };
     // One that has ended here, and could not be recorded before.
     if let Some(end) = sessions.records.end_again(&placed) {
         return response_to_end(end.await);
     }
-    if refusal.0.status() == StatusCode::NO_CONTENT {
+    if elsewhere.as_ref().is_ok_and(|response| response.status() == StatusCode::NO_CONTENT) {
         // The replica that had it may end before it has written that. What cannot be written here
         // is kept here, too.
         let _ = sessions.records.end(&placed).await;
     }
-    Err(refusal)
+    elsewhere
 }
 
 fn response_to_end(recorded: Result<(), NotKept>) -> Result<HttpResponse, HttpRefusal> {
@@ -236,15 +255,15 @@ fn response_to_end(recorded: Result<(), NotKept>) -> Result<HttpResponse, HttpRe
 fn placed_session(request: &HttpRequest, client: &ClientContext) -> Option<PlacedSession> {
     let (id, opened) = request.opened_session(client)?;
     let max_age = request.state.settings.session_lifetime.max_age;
-    Some(session::placed(id, opened.sealed_by, &opened.facts, max_age))
+    Some(opened.placed(id, max_age))
 }
 
-/// Finds the session of a legacy request, or rebuilds it, and validates its version header. The
-/// error is the response; if another replica of the fleet has the session, that of this replica.
-async fn find_session(
+/// Finds the session of a legacy request, or rebuilds it, and validates the request's version
+/// header; forwards the request if another replica of the fleet has the session.
+async fn locate_session(
     request: &HttpRequest,
     client: &ClientContext,
-) -> Result<SessionGuard, HttpRefusal> {
+) -> Result<Located, HttpRefusal> {
     let state = &request.state;
     if !request.headers().contains_key(session::HEADER) {
         let text = "no session: send `initialize` first, then the Mcp-Session-Id of its response";
@@ -256,12 +275,15 @@ async fn find_session(
     }
     let session = match find_open_session(request, client) {
         Some(session) => session,
-        None => Box::pin(fetch_session(request, client)).await?,
+        None => match Box::pin(fetch_session(request, client)).await? {
+            Located::Here(session) => session,
+            answered @ Located::Answered(_) => return Ok(answered),
+        },
     };
     client.audit_event().set_session(&session.mark);
     client.audit_event().set_revision(session.peer.context.revision);
     request.check_version(session.peer.context.revision)?;
-    Ok(session)
+    Ok(Located::Here(session))
 }
 
 /// Finds the session of a request among those in use.
@@ -289,12 +311,12 @@ async fn copied_session(
         return Ok(None);
     }
     let max_age = settings.session_lifetime.max_age;
-    let placed = session::placed(id, opened.sealed_by, &opened.facts, max_age);
+    let placed = opened.placed(id, max_age);
     if state.sessions.records.is_ended(&placed) {
         return Ok(None);
     }
     match fleet.place(&placed, || false).await {
-        // A request that was sent on takes nothing over.
+        // A request that was forwarded takes nothing over.
         Place::Undecided if !request.connection.is_forwarded() => Ok(None),
         Place::Here(_) | Place::Ended => Ok(None),
         Place::Member(_) | Place::Undecided => {
@@ -310,25 +332,27 @@ async fn copied_session(
 }
 
 /// Rebuilds a session that is not in the table, unless another replica has it: then the request is
-/// sent on, and the response is the error.
+/// forwarded.
 async fn fetch_session(
     request: &HttpRequest,
     client: &ClientContext,
-) -> Result<SessionGuard, HttpRefusal> {
+) -> Result<Located, HttpRefusal> {
     let (state, settings) = (&request.state, &request.state.settings);
     // Sessions of replicas end with the run of their server: in the next one they subscribe anew.
     let (id, opened) = request
         .opened_session(client)
-        .filter(|_| !settings.serves_replicas)
+        .filter(|_| !state.serves_replicas)
         .filter(|(_, opened)| settings.versions.has(opened.facts.revision))
         .ok_or_else(no_session)?;
     let max_age = settings.session_lifetime.max_age;
-    let placed = session::placed(id, opened.sealed_by, &opened.facts, max_age);
+    let placed = opened.placed(id, max_age);
     if let Some(fleet) = state.fleet() {
         if state.sessions.records.is_ended(&placed) {
             return Err(no_session());
         }
-        take_over_or_forward(request, client, fleet, &placed).await?;
+        if let Some(response) = take_over_or_forward(request, client, fleet, &placed).await? {
+            return Ok(Located::Answered(response.into()));
+        }
     }
     let mut connection = connection(state, client);
     connection.handle.is_rebuilt = true;
@@ -342,17 +366,17 @@ async fn fetch_session(
     if !lost_subscriptions.is_empty() {
         state.tracker.spawn(session.peer.restore_subscriptions(client, lost_subscriptions));
     }
-    Ok(session)
+    Ok(Located::Here(session))
 }
 
-/// Makes this replica the owner of a session, unless another one is. Then the request is sent on to
-/// it, and the response is the error.
+/// Makes this replica the owner of a session, unless another one is. Then the request is forwarded
+/// to it, and its response is returned.
 async fn take_over_or_forward(
     request: &HttpRequest,
     client: &ClientContext,
     fleet: &Fleet,
     placed: &PlacedSession,
-) -> Result<(), HttpRefusal> {
+) -> Result<Option<HttpResponse>, HttpRefusal> {
     let sessions = &request.state.sessions;
     for _ in 0..MAX_PLACES {
         let may_take_over = || sessions.may_take_over(client.principal());
@@ -361,14 +385,16 @@ async fn take_over_or_forward(
                 if let Some(written) = written {
                     sessions.records.take_over(placed, client.principal(), &written);
                 }
-                return Ok(());
+                return Ok(None);
             }
             Place::Ended => return Err(no_session()),
             Place::Undecided => break,
-            Place::Member(_) if request.connection.is_forwarded() => return Err(hop::misdirected()),
-            Place::Member(member) => {
-                if let Some(response) = hop::forward(request, client, fleet, &member).await? {
-                    return Err(response.into());
+            Place::Member(_) if request.connection.is_forwarded() => {
+                return Err(forwarding::misdirected());
+            }
+            Place::Member(owner) => {
+                if let Some(response) = forwarding::forward(request, client, fleet, &owner).await? {
+                    return Ok(Some(response));
                 }
             }
         }

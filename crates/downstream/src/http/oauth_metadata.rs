@@ -6,10 +6,9 @@
 use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
-use hyper::http::request::Parts;
-use url::form_urlencoded;
 
-use super::response_body::{self, HttpRefusal, HttpResponse};
+use super::refusal::HttpRefusal;
+use super::response_body::{self, HttpResponse};
 use crate::Settings;
 use crate::response::results;
 use weir_access::policy::AuthError;
@@ -77,18 +76,6 @@ pub(super) fn metadata(settings: &Settings) -> HttpResponse {
     }
 }
 
-/// Refuses a request with a token in its URL, where logs and histories would store it (spec
-/// 2026-07-28, authorization, token requirements: MUST NOT).
-pub(super) fn check_query(parts: &Parts) -> Result<(), HttpRefusal> {
-    let query = parts.uri.query().unwrap_or_default().as_bytes();
-    let is_token = |name: &str| name.eq_ignore_ascii_case("access_token");
-    if form_urlencoded::parse(query).any(|(name, _)| is_token(&name)) {
-        let text = "a token does not belong in the URL: send it as `Authorization: Bearer <token>`";
-        return Err((StatusCode::BAD_REQUEST, text).into());
-    }
-    Ok(())
-}
-
 /// Creates the response to a client that was not authenticated.
 pub(super) fn refuse(settings: &Settings, refusal: &AuthError) -> HttpRefusal {
     let protected_resource = settings.protected_resource.as_ref();
@@ -133,8 +120,7 @@ fn challenged(
     let challenge = HeaderValue::from_str(challenge.trim_end());
     // A public URL is printable, and so are scopes.
     let challenge = challenge.unwrap_or(HeaderValue::from_static("Bearer"));
-    let response = response_body::refusal(status, text);
-    response_body::with_header(response, WWW_AUTHENTICATE, challenge).into()
+    HttpRefusal::from((status, text)).with_header(WWW_AUTHENTICATE, challenge)
 }
 
 const NEEDED: &str =

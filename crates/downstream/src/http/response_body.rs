@@ -16,8 +16,7 @@ use futures::{Stream, StreamExt};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue,
-    RETRY_AFTER,
+    CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
 };
 use hyper::{Response, StatusCode};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
@@ -25,12 +24,11 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 use crate::http::connection::timed_io::RequestInProgress;
 use crate::http::head::AcceptedForms;
 use crate::response::arriving::ArrivingResult;
-use crate::response::{ClientResponse, ErrorResponse, ResponseBody, ResponseFuture};
+use crate::response::{ClientResponse, ResponseBody, ResponseFuture};
 use weir_base::memory::memory_budget::SMALL_BYTES;
 use weir_base::tasks::fairness::promptly;
 use weir_base::text::sse::{KEEP_ALIVE, MESSAGE_HEAD, MESSAGE_TAIL, write_message};
 use weir_mcp::call::PayloadBroken;
-use weir_mcp::jsonrpc::{self, Id, code};
 use weir_record::audit::OpenStreamEvent;
 
 /// Body of an HTTP response. Owns what lives until the last byte is handed over to hyper.
@@ -49,8 +47,8 @@ enum BodyContent {
     Complete(array::IntoIter<Bytes, 3>),
     Result(Box<ArrivingResult>),
     Events(Box<EventStream>),
-    /// Response of another replica.
-    Relayed(BoxStream<'static, Result<Bytes, PayloadBroken>>),
+    /// Chunks of another body.
+    PassedThrough(BoxStream<'static, Result<Bytes, PayloadBroken>>),
 }
 
 /// Events and comments.
@@ -68,58 +66,12 @@ pub(super) type ConnectionClosed = Pin<Box<dyn Future<Output = ()> + Send + Sync
 /// HTTP response.
 pub(super) type HttpResponse = Response<HttpBody>;
 
-/// Response to a request that is refused. Boxed, because few are.
-pub(super) struct HttpRefusal(pub(super) Box<HttpResponse>);
-
-/// Error of a response that does not name its request.
-#[derive(Clone)]
-struct UnnamedError(Bytes);
-
-impl HttpRefusal {
-    /// Names the request in an error response that has no id.
-    pub(super) fn naming(mut self, id: Option<&Id>) -> Self {
-        if let (Some(id), Some(UnnamedError(error))) = (id, self.0.extensions_mut().remove()) {
-            *self.0.body_mut() = HttpBody::complete(jsonrpc::write_error(Some(id), &error));
-        }
-        self
-    }
-
-    /// Ends the connection with the response: the rest of the input must not be read.
-    pub(super) fn with_connection_close(self) -> Self {
-        Self(with_connection_close(*self.0).into())
-    }
-}
-
-impl From<HttpResponse> for HttpRefusal {
-    fn from(response: HttpResponse) -> Self {
-        Self(response.into())
-    }
-}
-
-impl From<ClientResponse> for HttpRefusal {
-    fn from(response: ClientResponse) -> Self {
-        json(response).into()
-    }
-}
-
-impl From<ErrorResponse> for HttpRefusal {
-    fn from(refused: ErrorResponse) -> Self {
-        unnamed(&refused).into()
-    }
-}
-
-impl From<(StatusCode, &str)> for HttpRefusal {
-    fn from((status, text): (StatusCode, &str)) -> Self {
-        refusal(status, text).into()
-    }
-}
-
 impl HttpBody {
     fn new(content: BodyContent) -> Self {
         Self { content, gone: None, in_progress: None, _audit_event: None }
     }
 
-    fn complete(text: Bytes) -> Self {
+    pub(super) fn complete(text: Bytes) -> Self {
         Self::new(BodyContent::Complete([text, Bytes::new(), Bytes::new()].into_iter()))
     }
 
@@ -161,7 +113,7 @@ impl Body for HttpBody {
             BodyContent::Complete(parts) => parts.next().map(Ok),
             BodyContent::Result(result) => ready!(result.poll_next_unpin(cx)),
             BodyContent::Events(events) => ready!(events.poll_next(cx)),
-            BodyContent::Relayed(chunks) => ready!(chunks.poll_next_unpin(cx)),
+            BodyContent::PassedThrough(chunks) => ready!(chunks.poll_next_unpin(cx)),
         };
         Poll::Ready(chunk.map(|chunk| chunk.map(Frame::data)))
     }
@@ -175,7 +127,7 @@ impl Body for HttpBody {
             BodyContent::Complete(parts) => {
                 SizeHint::with_exact(parts.as_slice().iter().map(|part| part.len() as u64).sum())
             }
-            BodyContent::Result(_) | BodyContent::Events(_) | BodyContent::Relayed(_) => {
+            BodyContent::Result(_) | BodyContent::Events(_) | BodyContent::PassedThrough(_) => {
                 SizeHint::default()
             }
         }
@@ -209,28 +161,10 @@ pub(super) fn empty(status: StatusCode) -> HttpResponse {
     response
 }
 
-/// Creates an error response of the HTTP layer, before the message was parsed.
-pub(super) fn refusal(status: StatusCode, text: &str) -> HttpResponse {
-    unnamed(&ErrorResponse::new(status, code::INVALID_REQUEST, text))
-}
-
-/// Creates an error response to a request whose id is not known here.
-fn unnamed(refused: &ErrorResponse) -> HttpResponse {
-    let mut response = json(ClientResponse::refused(None, refused));
-    response.extensions_mut().insert(UnnamedError(refused.error.to_bytes()));
-    response
-}
-
 /// Creates a response with a public document.
 pub(super) fn document(text: Bytes) -> HttpResponse {
     let response = Response::new(HttpBody::complete(text));
     with_header(response, CONTENT_TYPE, HeaderValue::from_static("application/json"))
-}
-
-/// Creates a 405 response with the accepted methods.
-pub(super) fn wrong_method(allowed: &str) -> HttpResponse {
-    let response = refusal(StatusCode::METHOD_NOT_ALLOWED, "this method is not served here");
-    with_header(response, ALLOW, HeaderValue::from_str(allowed).expect("methods are plain words"))
 }
 
 /// Creates a JSON response.
@@ -280,7 +214,7 @@ pub(super) fn as_events(response: HttpResponse) -> HttpResponse {
     let chunks = one(MESSAGE_HEAD).chain(body.into_data_stream()).chain(one(MESSAGE_TAIL));
     with_stream_headers(Response::from_parts(
         parts,
-        HttpBody::new(BodyContent::Relayed(chunks.boxed())),
+        HttpBody::new(BodyContent::PassedThrough(chunks.boxed())),
     ))
 }
 
@@ -297,10 +231,10 @@ fn with_stream_headers(response: HttpResponse) -> HttpResponse {
 }
 
 /// Creates a response with the body of another one.
-pub(super) fn relay(
+pub(super) fn pass_through(
     chunks: impl Stream<Item = Result<Bytes, PayloadBroken>> + Send + 'static,
 ) -> HttpResponse {
-    Response::new(HttpBody::new(BodyContent::Relayed(chunks.boxed())))
+    Response::new(HttpBody::new(BodyContent::PassedThrough(chunks.boxed())))
 }
 
 /// Responds to a call: as JSON if the response is ready before any other message and within the
@@ -416,10 +350,11 @@ mod tests {
     use super::*;
     use http_body_util::BodyExt;
     use weir_mcp::call;
+    use weir_mcp::jsonrpc::Id;
 
     fn arriving(pieces: Vec<Result<&'static str, PayloadBroken>>) -> ClientResponse {
         let pieces = pieces.into_iter().map(|piece| piece.map(Bytes::from));
-        ClientResponse::forwarded(
+        ClientResponse::passed_through(
             &Id::from(1),
             call::Payload::Streaming(stream::iter(pieces).boxed()),
         )

@@ -12,9 +12,10 @@ use hyper::header::HeaderName;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::hop;
+use super::forwarding;
+use super::refusal::HttpRefusal;
 use super::request::HttpRequest;
-use super::response_body::{self, HttpRefusal, HttpResponse};
+use super::response_body::{self, HttpResponse};
 use super::sse_streams::{self, has_initial_event, initial_event};
 use crate::host_check;
 use crate::response::ResponseFuture;
@@ -100,7 +101,7 @@ async fn write(
     }
 }
 
-/// Sends the resumption of the stream of a call on to the replica that has its events, if that is
+/// Forwards the resumption of the stream of a call to the replica that has its events, if that is
 /// another one.
 pub(super) async fn forward(
     request: &HttpRequest,
@@ -108,7 +109,7 @@ pub(super) async fn forward(
 ) -> Result<Option<HttpResponse>, HttpRefusal> {
     let last_event_id = host_check::single_value(request.headers(), &LAST_EVENT_ID);
     match last_event_id.and_then(EventStore::process_of_call) {
-        Some(process) => hop::forward_to(request, client, process, "the next events").await,
+        Some(process) => forwarding::forward_to(request, client, process, "the next events").await,
         None => Ok(None),
     }
 }

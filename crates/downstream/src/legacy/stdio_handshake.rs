@@ -36,20 +36,6 @@ pub async fn read_handshake<R: AsyncRead + Unpin>(
     (context, Cursor::new(text).chain(input))
 }
 
-/// Copies an object that the client declares about itself, so that the rest of the message is not
-/// kept in memory with it. The error text may be sent to the client.
-pub(crate) fn copy_declared(params: &Object, member: &str) -> Result<Option<Bytes>, String> {
-    let Some(declared) = params.get_object(member) else { return Ok(None) };
-    let declared = declared.to_bytes();
-    if declared.len() > MAX_DECLARED_BYTES {
-        return Err(format!("`{member}` may have at most {MAX_DECLARED_BYTES} bytes"));
-    }
-    Ok(Some(Bytes::copy_from_slice(&declared)))
-}
-
-/// Size limit of a client's declaration: enough for one or two icons.
-const MAX_DECLARED_BYTES: usize = 64 * 1024;
-
 fn parse_context(message: Bytes) -> Option<CallContext> {
     let Ok(Message::Request(request)) = Message::parse(message) else { return None };
     let meta_object = request.params.get_object("_meta").unwrap_or_default();

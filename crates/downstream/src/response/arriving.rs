@@ -14,7 +14,7 @@ use futures::Stream;
 use futures::stream::BoxStream;
 
 use crate::limits::concurrency::ConcurrencyPermit;
-use crate::response::audit_events::RequestEnd;
+use crate::response::RequestEnd;
 use weir_access::policy::limits::Permit;
 use weir_gateway::RequestStatus;
 use weir_mcp::call::PayloadBroken;

@@ -6,9 +6,15 @@
 //! Invariants: an id is visible ASCII of at most [`MAX_ID_CHARS`] characters. Only a
 //! process with the keys of the installation can make or open one.
 
+use std::time::Duration;
+
+use super::record_table::key_of;
 use crate::legacy::session_facts::SessionFacts;
 use weir_access::policy::Principal;
+use weir_base::ended_sessions::SessionNumber;
 use weir_base::secrets::sealing::{Instance, Opened, Sealer, SealingKeys};
+use weir_base::text::hex::hex;
+use weir_fleet::PlacedSession;
 
 /// Seals session ids, and opens them.
 #[derive(Debug)]
@@ -43,6 +49,16 @@ pub(crate) struct OpenedId {
     pub(crate) sealed_by: Instance,
 }
 
+impl OpenedId {
+    /// Returns the session of this `id` as its fleet places it.
+    pub(crate) fn placed(&self, id: &str, max_age: Duration) -> PlacedSession {
+        let Self { facts, sealed_by } = self;
+        let number = facts.place.map(|place| SessionNumber { opened_by: *sealed_by, place });
+        let until = facts.begun + max_age;
+        PlacedSession { key: hex(&key_of(id)), number, sealed_by: *sealed_by, until }
+    }
+}
+
 /// Longest id: the longest facts, sealed.
 pub(crate) const MAX_ID_CHARS: usize = 1_024;
 
@@ -50,7 +66,6 @@ pub(crate) const MAX_ID_CHARS: usize = 1_024;
 mod tests {
     use super::*;
     use crate::legacy::session_facts::tests::{NOW, context};
-    use std::time::Duration;
 
     fn codec() -> SessionIdCodec {
         SessionIdCodec::new(&SealingKeys::random())

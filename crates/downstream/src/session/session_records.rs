@@ -24,7 +24,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::legacy::session_facts::SessionSettings;
-use crate::session::record_file::{self, RecordChanges, RecordTable, key_of};
+use crate::session::record_file;
+use crate::session::record_table::{RecordChanges, RecordTable, key_of};
 use weir_access::policy::Principal;
 use weir_base::tasks::sync::Mutex;
 use weir_base::text::hex::hex;
@@ -48,6 +49,18 @@ pub(crate) enum RecordPlace {
     /// The store of a fleet; and the file for ends that it does not take, if there is a state
     /// folder.
     Fleet(Arc<Fleet>, Option<Arc<Path>>),
+}
+
+impl RecordPlace {
+    /// Chooses the place: the store of the fleet, if there is one, and the file, if there is a
+    /// state folder.
+    pub(crate) fn new(fleet: Option<&Arc<Fleet>>, file: Option<&Path>) -> Self {
+        match (fleet, file.map(Arc::from)) {
+            (Some(fleet), file) => Self::Fleet(Arc::clone(fleet), file),
+            (None, Some(file)) => Self::File(file),
+            (None, None) => Self::Memory,
+        }
+    }
 }
 
 /// The end of a session is recorded in this process only, and is lost when that ends.
@@ -150,8 +163,9 @@ impl SessionRecords {
     /// processes have recorded in the file.
     pub(crate) async fn find(&self, session: &PlacedSession) -> Option<SessionSettings> {
         if let RecordPlace::File(path) = &self.place {
-            let read =
-                |path: &Path, state: &Mutex<RecordTable>| state.lock().read_from(path).map(drop);
+            let read = |path: &Path, state: &Mutex<RecordTable>| {
+                record_file::read(path, &mut state.lock()).map(drop)
+            };
             self.on_file(path, "read", read).await;
         }
         self.state.lock().settings_of(session)
@@ -274,9 +288,8 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::session::record_file::{
-        MAX_CLIENT_BYTES, MAX_RECORDS, REWRITE_FROM_BYTES, open_locked,
-    };
+    use crate::session::record_file::{REWRITE_FROM_BYTES, open_locked};
+    use crate::session::record_table::{MAX_CLIENT_BYTES, MAX_RECORDS};
     use weir_base::ended_sessions::SessionNumber;
     use weir_base::secrets::sealing::{Instance, SealingKeys};
     use weir_fleet::FleetSettings;

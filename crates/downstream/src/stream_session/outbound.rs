@@ -17,10 +17,10 @@ use tokio_util::task::TaskTracker;
 use crate::in_flight::InFlightGuard;
 use crate::limits::concurrency::{ConcurrencyPermit, Overloaded};
 use crate::modern::ListenSubscription;
-use crate::response::audit_events::finish_event;
 use crate::response::results::{self, memory_exhausted};
 use crate::response::{
-    ClientResponse, ErrorResponse, ResponseBody, ResponseFuture, catch_panics, keep_with_text,
+    ClientResponse, ErrorResponse, ResponseBody, ResponseFuture, catch_panics, finish_event,
+    keep_with_text,
 };
 use weir_base::json::Object;
 use weir_base::memory::memory_budget::{BudgetExhausted, BufferLimit};

@@ -83,7 +83,7 @@ async fn a_handshake_that_fails_has_a_line_in_the_audit_log() {
         on_error: audit::OnError::Continue,
     })
     .expect("a log");
-    let world = TestGateway::with(Settings { audit, ..Settings::default() }).await;
+    let world = TestGateway::recorded(Settings::default(), audit).await;
     let (ours, mut theirs) = duplex(1024);
     theirs.write_all(b"GET /mcp HTTP/1.1\r\n\r\n").await.expect("there is room");
     let peer = ([192, 0, 2, 7], 50_000).into();

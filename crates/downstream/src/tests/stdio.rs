@@ -19,26 +19,6 @@ fn notification(method: &str, params: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{method}\",\"params\":{params}}}\n")
 }
 
-impl TestGateway {
-    /// Opens a stdio connection.
-    fn pipe(&self) -> TestClient {
-        let (ours, theirs) = duplex(1024 * 1024);
-        let (input, output) = tokio::io::split(theirs);
-        let client_context = self.state_cell.now().gateway.local_client("local");
-        let serving =
-            crate::stdio::serve(Arc::clone(&self.state_cell), client_context, input, output);
-        self.state_cell.now().tracker.spawn(serving);
-        TestClient { io: Box::new(ours), read: Vec::new() }
-    }
-}
-
-impl TestClient {
-    async fn say(&mut self, line: &str) -> Value {
-        self.write(line).await;
-        self.line().await
-    }
-}
-
 async fn open(client: &mut TestClient, version: &str) {
     let params = format!(r#"{{"protocolVersion":"{version}","capabilities":{{}}}}"#);
     let opened = client.say(&legacy("0", "initialize", &params)).await;

@@ -22,13 +22,13 @@ pub(crate) enum RequestOrigin {
     Client,
     /// Another replica, on whose connection each request has a client of its own.
     Listener(ReplicaListener),
-    /// A client of the replica of this name, which has sent the request on.
-    Replica(Arc<str>, HopPurpose),
+    /// A client of the replica of this name, which has forwarded the request.
+    Replica(Arc<str>, ForwardPurpose),
 }
 
-/// Purpose for which a replica sends a request on.
+/// Purpose for which a replica forwards a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HopPurpose {
+pub(crate) enum ForwardPurpose {
     /// It is served as if it had come from the client itself.
     Serve,
     /// It is delivered to the call in progress that it concerns, if that runs at the other replica.
@@ -81,7 +81,7 @@ impl RunningUpstreams {
 }
 
 impl ReplicaListener {
-    /// Verifies the certificate of a client whose request another replica has sent on: DER in
+    /// Verifies the certificate of a client whose request another replica has forwarded: DER in
     /// base64, the certificate first, separated by commas.
     pub(crate) fn verify(&self, chain: &str) -> Option<Arc<Certificate>> {
         let decode = |part: &str| Some(CertificateDer::from(STANDARD.decode(part).ok()?));

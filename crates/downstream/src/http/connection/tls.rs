@@ -137,7 +137,7 @@ impl Tls {
         Ok((stream, Some(certificate)))
     }
 
-    /// Verifies the chain of a client whose request another replica has sent on.
+    /// Verifies the chain of a client whose request another replica has forwarded.
     pub(crate) fn verify_forwarded(
         &self,
         chain: &[CertificateDer<'static>],

@@ -7,7 +7,7 @@
 //!
 //! Invariants: a message has an effect once, however often it is sent. It counts as taken only if
 //! it was delivered, or if no replica that lives has the call; otherwise the client has to send it
-//! again. It is sent on once, and is not charged to any limit of requests: it is needed to finish
+//! again. It is forwarded once, and is not charged to any limit of requests: it is needed to finish
 //! what was admitted. The number of messages of one client that are on the way is bounded.
 
 use std::time::Duration;
@@ -17,10 +17,11 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use hyper::StatusCode;
 
-use super::super::connection::replicas::HopPurpose;
+use super::super::connection::replicas::ForwardPurpose;
+use super::super::refusal::HttpRefusal;
 use super::super::request::HttpRequest;
-use super::super::response_body::{self, HttpRefusal, HttpResponse};
-use super::{forwarded_to, misdirected};
+use super::super::response_body::{self, HttpResponse};
+use super::{copy_for, misdirected};
 use crate::client_requests::ClientRequests;
 use crate::response::results;
 use crate::{batch, host_check, in_flight, session};
@@ -46,12 +47,14 @@ pub(crate) async fn deliver(
     client.audit_event().set_session(&SessionMark::of(id));
     let is_here = request.state.sessions.deliver(client, id, message);
     match (request.connection.purpose(), is_here) {
-        (HopPurpose::Serve, true) => Ok(Some(response_body::empty(StatusCode::ACCEPTED))),
-        (HopPurpose::Serve, false) => {
+        (ForwardPurpose::Serve, true) => Ok(Some(response_body::empty(StatusCode::ACCEPTED))),
+        (ForwardPurpose::Serve, false) => {
             let delivered = deliver_elsewhere(request, client, message, &request.text).await?;
             Ok(delivered.then(|| response_body::empty(StatusCode::ACCEPTED)))
         }
-        (HopPurpose::Deliver | HopPurpose::Ask, _) => reply_to_replica(client, is_here).map(Some),
+        (ForwardPurpose::Deliver | ForwardPurpose::Ask, _) => {
+            reply_to_replica(client, is_here).map(Some)
+        }
     }
 }
 
@@ -63,7 +66,7 @@ pub(crate) async fn deliver_batch(
     text: &Bytes,
 ) -> Result<(), HttpRefusal> {
     let Some((id, opened)) = request.opened_session(client) else { return Ok(()) };
-    if request.state.fleet().is_none() || request.connection.is_forwarded() {
+    if request.fleet_for_forwarding().is_none() {
         return Ok(());
     }
     // One that is invalid is refused as a whole.
@@ -98,18 +101,16 @@ fn asker_of(message: &Message) -> Option<Instance> {
 }
 
 /// Sends a message to the replicas that may run the call that it concerns, and returns whether one
-/// of them does. One that has come from another replica is not sent on.
+/// of them does. One that has come from another replica is not forwarded.
 async fn deliver_elsewhere(
     request: &HttpRequest,
     client: &ClientContext,
     message: &Message,
     text: &Bytes,
 ) -> Result<bool, HttpRefusal> {
-    let Some(fleet) = request.state.fleet().filter(|_| !request.connection.is_forwarded()) else {
-        return Ok(false);
-    };
+    let Some(fleet) = request.fleet_for_forwarding() else { return Ok(false) };
     let asker = asker_of(message);
-    let members = match asker {
+    let replicas = match asker {
         Some(asker) => match fleet.find(asker).await {
             Whereabouts::Itself | Whereabouts::Ended => return Ok(false),
             Whereabouts::Member(asker) => vec![asker],
@@ -120,11 +121,11 @@ async fn deliver_elsewhere(
     let principal = client.principal();
     let permit = request.state.deliveries.acquire(principal, principal.share(MAX_DELIVERIES));
     let _permit = permit.ok_or_else(|| results::too_busy(RETRY))?;
-    let send = async |member: &Replica| {
-        let copy = forwarded_to(request, fleet, text.clone(), HopPurpose::Deliver);
-        fleet.send_message(member, copy, PATIENCE).await
+    let send = async |replica: &Replica| {
+        let copy = copy_for(request, fleet, text.clone(), ForwardPurpose::Deliver);
+        fleet.send_message(replica, copy, PATIENCE).await
     };
-    let mut sending: FuturesUnordered<_> = members.iter().map(|member| send(member)).collect();
+    let mut sending: FuturesUnordered<_> = replicas.iter().map(|replica| send(replica)).collect();
     let mut refused = None;
     while let Some(reply) = sending.next().await {
         match reply {
@@ -167,9 +168,7 @@ pub(crate) async fn has_calls(request: &HttpRequest, client: &ClientContext) -> 
     if has_calls_here(request, client) {
         return true;
     }
-    let Some(fleet) = state.fleet().filter(|_| !request.connection.is_forwarded()) else {
-        return false;
-    };
+    let Some(fleet) = request.fleet_for_forwarding() else { return false };
     let principal = client.principal();
     let asking = async {
         // Half of them, so that there is always one for a message.
@@ -188,13 +187,13 @@ fn has_calls_here(request: &HttpRequest, client: &ClientContext) -> bool {
 
 /// Asks all other replicas whether the client has calls in progress there.
 async fn ask_others(request: &HttpRequest, fleet: &Fleet) -> bool {
-    let members = fleet.others().unwrap_or_default();
-    let ask = async |member: &Replica| {
-        let copy = forwarded_to(request, fleet, Bytes::new(), HopPurpose::Ask);
-        fleet.send_message(member, copy, PATIENCE).await
+    let replicas = fleet.others().unwrap_or_default();
+    let ask = async |replica: &Replica| {
+        let copy = copy_for(request, fleet, Bytes::new(), ForwardPurpose::Ask);
+        fleet.send_message(replica, copy, PATIENCE).await
             == MessageReply::Status(StatusCode::NO_CONTENT)
     };
-    let asking: FuturesUnordered<_> = members.iter().map(|member| ask(member)).collect();
+    let asking: FuturesUnordered<_> = replicas.iter().map(|replica| ask(replica)).collect();
     asking.any(std::future::ready).await
 }
 

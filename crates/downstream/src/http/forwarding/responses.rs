@@ -1,7 +1,7 @@
-//! Responses of other replicas, passed on unread; and requests whose replica is lost.
+//! Responses of other replicas, passed through unread; and requests whose replica is lost.
 //!
 //! Invariants: the replica that has a request records it. If that replica is lost before the end of
-//! its response, the one that has sent the request on records it, as one that may have been
+//! its response, the one that has forwarded the request records it, as one that may have been
 //! executed. The body of such a response ends with an error; an event stream that is between two
 //! events ends with an error response instead.
 
@@ -18,8 +18,7 @@ use super::{id_of, remove_connection_headers};
 use crate::batch;
 use crate::http::request::HttpRequest;
 use crate::http::response_body::{self, HttpResponse};
-use crate::response::audit_events::finish_event;
-use crate::response::{ClientResponse, results};
+use crate::response::{ClientResponse, finish_event, results};
 use weir_base::text::sse::write_message;
 use weir_fleet::{HopBody, Replica};
 use weir_mcp::call::{ItemRequest, PayloadBroken};
@@ -36,9 +35,9 @@ pub(super) struct SentRequest {
 }
 
 impl SentRequest {
-    pub(super) fn new(request: &HttpRequest, member: &Replica) -> Self {
+    pub(super) fn new(request: &HttpRequest, replica: &Replica) -> Self {
         let (audit_event, text) = (request.audit_event.clone(), request.text.clone());
-        Self { audit_event, text, replica: (*member.record.name).into() }
+        Self { audit_event, text, replica: (*replica.record.name).into() }
     }
 
     /// Records the request as one that may have been executed, and returns its error response.
@@ -62,7 +61,7 @@ impl SentRequest {
 
     /// Returns the requests in the text: those of a batch, or one.
     fn requests(&self) -> Vec<jsonrpc::Request> {
-        let messages = match batch::is_batch(&self.text) {
+        let messages = match jsonrpc::is_batch(&self.text) {
             true => batch::read(Revision::V2025_03_26, &self.text).unwrap_or_default(),
             false => vec![Message::parse(self.text.clone())],
         };
@@ -89,7 +88,7 @@ fn refused(id: Option<&Id>) -> ClientResponse {
 }
 
 /// Body of a response of another replica.
-struct RelayedBody<P> {
+struct ReplicaBody<P> {
     body: HopBody,
     request: SentRequest,
     /// Whether it is an event stream with the response to a request.
@@ -101,7 +100,7 @@ struct RelayedBody<P> {
 
 /// Turns the response of another replica into that for the client, unread; it ends when `end` is
 /// ready.
-pub(super) fn relayed(
+pub(super) fn pass_through(
     response: Response<HopBody>,
     request: SentRequest,
     permit: impl Send + 'static,
@@ -116,7 +115,7 @@ pub(super) fn relayed(
     let is_stream = parts.headers.get(CONTENT_TYPE).is_some_and(|it| it == "text/event-stream");
     // The other replica records it.
     request.audit_event.defer_end(true);
-    let body = RelayedBody {
+    let body = ReplicaBody {
         body,
         is_call_stream: is_stream && parts.status == StatusCode::OK && !request.text.is_empty(),
         request,
@@ -129,13 +128,13 @@ pub(super) fn relayed(
         Some((chunk, body))
     });
     let end = end.unwrap_or_else(|| future::pending().boxed());
-    let mut relayed = response_body::relay(chunks.take_until(end));
-    *relayed.status_mut() = parts.status;
-    *relayed.headers_mut() = parts.headers;
-    relayed
+    let mut response = response_body::pass_through(chunks.take_until(end));
+    *response.status_mut() = parts.status;
+    *response.headers_mut() = parts.headers;
+    response
 }
 
-/// Last event of a stream, as far as it was passed on.
+/// Last event of a stream, as far as it was passed through.
 #[derive(Debug)]
 struct LastEvent {
     /// Its beginning, at most [`MAX_BEGINNING`] bytes.
@@ -181,7 +180,7 @@ impl LastEvent {
     }
 }
 
-impl<P> RelayedBody<P> {
+impl<P> ReplicaBody<P> {
     async fn next(&mut self) -> Option<Result<Bytes, PayloadBroken>> {
         if self.is_over {
             return None;
@@ -210,7 +209,7 @@ impl<P> RelayedBody<P> {
     }
 }
 
-impl<P> Drop for RelayedBody<P> {
+impl<P> Drop for ReplicaBody<P> {
     fn drop(&mut self) {
         // Without effect if it was recorded here.
         self.request.audit_event.discard();

@@ -1,15 +1,16 @@
-//! Requests that one replica of a fleet sends on to another, which has the session.
+//! Requests that one replica of a fleet forwards to another, which has the session.
 //!
-//! The first replica authenticates the client, and sends the request on as it came, with what only
+//! The first replica authenticates the client, and forwards the request as it came, with what only
 //! it knows beside it: the client's address and certificate. The other one authenticates,
 //! authorizes, limits and records the request as if it had come to it directly.
 //!
-//! Invariants: a request is sent on once; a replica that gets one and does not have the session
+//! Invariants: a request is forwarded once; a replica that gets one and does not have the session
 //! refuses it without executing it. The headers of this module count only on a connection of
 //! another replica, whose certificate proves that it belongs to the fleet.
 
 pub(super) mod delivery;
-mod relay;
+pub(super) mod owners;
+mod responses;
 pub(super) mod tasks;
 
 use std::net::SocketAddr;
@@ -29,18 +30,19 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, StatusCode};
 
 use super::ClientConnection;
-use super::connection::replicas::{HopPurpose, RequestOrigin};
+use super::connection::replicas::{ForwardPurpose, ReplicaListener, RequestOrigin};
+use super::refusal::HttpRefusal;
 use super::request::HttpRequest;
-use super::response_body::{self, HttpRefusal, HttpResponse};
+use super::response_body::{self, HttpResponse};
 use crate::response::{ClientResponse, results};
-use relay::SentRequest;
+use responses::SentRequest;
 use weir_base::secrets::sealing::Instance;
 use weir_fleet::{Fleet, HopFailure, Replica, Whereabouts};
 use weir_gateway::{ClientContext, ClientIdentity};
 use weir_mcp::jsonrpc::{Id, Message};
 
-/// Result of sending a request on.
-enum SentOn {
+/// Result of forwarding a request.
+enum ForwardOutcome {
     Response(Box<HttpResponse>),
     /// The other replica does not have the session, and has executed nothing.
     Misdirected,
@@ -48,34 +50,34 @@ enum SentOn {
     Unreachable,
 }
 
-/// Sends a request on to another replica, and returns its response; `None` if that one cannot be
+/// Forwards a request to another replica, and returns its response; `None` if that one cannot be
 /// reached, or does not have the session: then nothing was executed.
 pub(super) async fn forward(
     request: &HttpRequest,
     client: &ClientContext,
     fleet: &Fleet,
-    member: &Replica,
+    replica: &Replica,
 ) -> Result<Option<HttpResponse>, HttpRefusal> {
-    Ok(match send_on(request, client, fleet, member).await? {
-        SentOn::Response(response) => Some(*response),
-        SentOn::Misdirected | SentOn::Unreachable => None,
+    Ok(match try_forward(request, client, fleet, replica).await? {
+        ForwardOutcome::Response(response) => Some(*response),
+        ForwardOutcome::Misdirected | ForwardOutcome::Unreachable => None,
     })
 }
 
-async fn send_on(
+async fn try_forward(
     request: &HttpRequest,
     client: &ClientContext,
     fleet: &Fleet,
-    member: &Replica,
-) -> Result<SentOn, HttpRefusal> {
+    replica: &Replica,
+) -> Result<ForwardOutcome, HttpRefusal> {
     let state = &request.state;
-    let permit = permit(request, client).ok_or_else(|| results::too_busy(HOP_RETRY))?;
-    let sent = SentRequest::new(request, member);
-    match fleet.hop(member, forwarded(request, fleet, request.text.clone())).await {
+    let permit = permit(request, client).ok_or_else(|| results::too_busy(FORWARD_RETRY))?;
+    let sent = SentRequest::new(request, replica);
+    match fleet.hop(replica, copy_of(request, fleet, request.text.clone())).await {
         Ok(response) if response.status() == StatusCode::MISDIRECTED_REQUEST => {
             // It knows of a claim that this replica has not read yet.
             fleet.refresh().await;
-            Ok(SentOn::Misdirected)
+            Ok(ForwardOutcome::Misdirected)
         }
         Ok(response) => {
             // The stream for notifications does not end by itself, unlike that of a call.
@@ -84,15 +86,19 @@ async fn send_on(
                 let end = async move { stop.run_until_cancelled(identity.revoked()).await };
                 end.map(Option::unwrap_or_default).boxed()
             });
-            Ok(SentOn::Response(relay::relayed(response, sent, permit, end).into()))
+            Ok(ForwardOutcome::Response(
+                responses::pass_through(response, sent, permit, end).into(),
+            ))
         }
-        Err(HopFailure::Unreachable) => Ok(SentOn::Unreachable),
-        Err(HopFailure::Broken) => Ok(SentOn::Response(response_body::json(sent.lost()).into())),
+        Err(HopFailure::Unreachable) => Ok(ForwardOutcome::Unreachable),
+        Err(HopFailure::Broken) => {
+            Ok(ForwardOutcome::Response(response_body::json(sent.lost()).into()))
+        }
     }
 }
 
-/// Sends a request on to the replica that is this process, and has `what` the request needs; `None`
-/// if it is this one, or has ended, or if the request was sent on before. One that cannot be
+/// Forwards a request to the replica that is this process, and has `what` the request needs; `None`
+/// if it is this one, or has ended, or if the request was forwarded before. One that cannot be
 /// reached has not ended: the client has to repeat the request.
 pub(super) async fn forward_to(
     request: &HttpRequest,
@@ -100,13 +106,12 @@ pub(super) async fn forward_to(
     instance: Instance,
     what: &str,
 ) -> Result<Option<HttpResponse>, HttpRefusal> {
-    let fleet = request.state.fleet().filter(|_| !request.connection.is_forwarded());
-    let Some(fleet) = fleet else { return Ok(None) };
-    if let Whereabouts::Member(member) = fleet.find(instance).await {
-        match send_on(request, client, fleet, &member).await? {
-            SentOn::Response(response) => return Ok(Some(*response)),
-            SentOn::Misdirected => return Ok(None),
-            SentOn::Unreachable => {}
+    let Some(fleet) = request.fleet_for_forwarding() else { return Ok(None) };
+    if let Whereabouts::Member(replica) = fleet.find(instance).await {
+        match try_forward(request, client, fleet, &replica).await? {
+            ForwardOutcome::Response(response) => return Ok(Some(*response)),
+            ForwardOutcome::Misdirected => return Ok(None),
+            ForwardOutcome::Unreachable => {}
         }
     }
     match fleet.find(instance).await {
@@ -130,9 +135,9 @@ fn permit(request: &HttpRequest, client: &ClientContext) -> Option<impl Send + S
     // Calls and streams that stay open must not keep a client from ending its session.
     let quota = match request.parts.method {
         Method::DELETE => &state.deliveries,
-        _ => &state.hops,
+        _ => &state.forwarded,
     };
-    quota.acquire(principal, principal.share(MAX_HOPS))
+    quota.acquire(principal, principal.share(MAX_FORWARDED))
 }
 
 /// Returns the id of the request in this text, for an error response.
@@ -144,7 +149,7 @@ fn id_of(text: &Bytes) -> Option<Id> {
 }
 
 /// Copies a request with this text, and with what only this replica knows of its client.
-fn forwarded(request: &HttpRequest, fleet: &Fleet, text: Bytes) -> Request<Full<Bytes>> {
+fn copy_of(request: &HttpRequest, fleet: &Fleet, text: Bytes) -> Request<Full<Bytes>> {
     let HttpRequest { parts, connection, .. } = request;
     let mut copy = Request::new(Full::new(text));
     *copy.method_mut() = parts.method.clone();
@@ -171,18 +176,18 @@ fn forwarded(request: &HttpRequest, fleet: &Fleet, text: Bytes) -> Request<Full<
     copy
 }
 
-/// Like [`forwarded`], for another purpose than to be served.
-fn forwarded_to(
+/// Copies a request like [`copy_of`], for another purpose than to be served.
+fn copy_for(
     request: &HttpRequest,
     fleet: &Fleet,
     text: Bytes,
-    purpose: HopPurpose,
+    purpose: ForwardPurpose,
 ) -> Request<Full<Bytes>> {
-    let mut copy = forwarded(request, fleet, text);
+    let mut copy = copy_of(request, fleet, text);
     let value = match purpose {
-        HopPurpose::Serve => return copy,
-        HopPurpose::Deliver => DELIVER,
-        HopPurpose::Ask => ASK,
+        ForwardPurpose::Serve => return copy,
+        ForwardPurpose::Deliver => DELIVER,
+        ForwardPurpose::Ask => ASK,
     };
     copy.headers_mut().insert(CALLS, HeaderValue::from_static(value));
     copy
@@ -199,13 +204,13 @@ fn remove_connection_headers(headers: &mut HeaderMap) {
 
 // === The other side ===
 
-/// Returns the connection of the client whose request another replica has sent on, and removes the
-/// headers that describe it; `None` on a connection of a client itself.
-pub(super) fn client_of(
+/// Returns the connection of the client whose request another replica has forwarded on its
+/// `connection`, and removes the headers that describe it.
+pub(super) fn client_connection(
     connection: &ClientConnection,
+    listener: &ReplicaListener,
     parts: &mut Parts,
-) -> Result<Option<Arc<ClientConnection>>, HttpRefusal> {
-    let RequestOrigin::Listener(listener) = &connection.origin else { return Ok(None) };
+) -> Result<Arc<ClientConnection>, HttpRefusal> {
     let mut take = |name: HeaderName| Some(parts.headers.remove(name)?.to_str().ok()?.to_owned());
     let replica = take(REPLICA).unwrap_or_default();
     let peer = take(CLIENT_ADDRESS).and_then(|it| it.parse::<SocketAddr>().ok());
@@ -217,22 +222,22 @@ pub(super) fn client_of(
         ))?),
     };
     let purpose = match take(CALLS).as_deref() {
-        Some(DELIVER) => HopPurpose::Deliver,
-        Some(ASK) => HopPurpose::Ask,
-        _ => HopPurpose::Serve,
+        Some(DELIVER) => ForwardPurpose::Deliver,
+        Some(ASK) => ForwardPurpose::Ask,
+        _ => ForwardPurpose::Serve,
     };
     let origin = RequestOrigin::Replica(replica.into(), purpose);
     let waker = Arc::clone(&connection.waker);
-    Ok(Some(Arc::new(ClientConnection { peer, certificate, waker, origin })))
+    Ok(Arc::new(ClientConnection { peer, certificate, waker, origin }))
 }
 
-/// Refuses a request that another replica has sent on, and whose session is not here.
+/// Refuses a request that another replica has forwarded, and whose session is not here.
 pub(super) fn misdirected() -> HttpRefusal {
     (StatusCode::MISDIRECTED_REQUEST, "the session is on another replica").into()
 }
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-/// Name of the replica that sends a request on.
+/// Name of the replica that forwards a request.
 const REPLICA: HeaderName = HeaderName::from_static("weir-replica");
 /// Address and port of the client.
 const CLIENT_ADDRESS: HeaderName = HeaderName::from_static("weir-client-address");
@@ -247,6 +252,6 @@ const OWN_HEADERS: [HeaderName; 4] = [REPLICA, CLIENT_ADDRESS, CLIENT_CERTIFICAT
 /// Delay after which a request may be repeated whose replica could not be reached.
 const REACH_RETRY: Duration = Duration::from_secs(1);
 /// Delay after which a client with too many of them may retry.
-const HOP_RETRY: Duration = Duration::from_secs(1);
+const FORWARD_RETRY: Duration = Duration::from_secs(1);
 /// Most requests of one client that are at other replicas.
-const MAX_HOPS: usize = 256;
+const MAX_FORWARDED: usize = 256;

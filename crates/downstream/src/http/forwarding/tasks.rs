@@ -1,7 +1,7 @@
 //! Requests about tasks that one replica alone can reach: those of a child process, or of a session
 //! with a server on the network.
 //!
-//! The handle of a task says which replica that is. A request about the task is sent on to it,
+//! The handle of a task says which replica that is. A request about the task is forwarded to it,
 //! whichever replica has the client's session, and a listen for tasks of other replicas is joined
 //! by listens there. A request in a legacy session of another replica is served in a copy of that
 //! session, and the session stays where it is.
@@ -14,8 +14,9 @@ use futures::stream;
 use http_body_util::Full;
 use hyper::{Request, StatusCode};
 
+use crate::http::refusal::HttpRefusal;
 use crate::http::request::HttpRequest;
-use crate::http::response_body::{HttpRefusal, HttpResponse};
+use crate::http::response_body::HttpResponse;
 use crate::modern::{ListenSubscription, RemoteTasks};
 use weir_base::json::{self, Object};
 use weir_base::text::sse::SseDecoder;
@@ -25,22 +26,20 @@ use weir_mcp::jsonrpc::{self, Message};
 use weir_mcp::revision::Era;
 use weir_mcp::task::{TASK_IDS, TaskScope};
 
-/// Sends a request about a task of this scope on to the replica that can reach it; `None` if that
+/// Forwards a request about a task of this scope to the replica that can reach it; `None` if that
 /// is this one, or if there is none: then this one says so.
 pub(crate) async fn forward(
     request: &HttpRequest,
     client: &ClientContext,
     scope: TaskScope,
 ) -> Result<Option<HttpResponse>, HttpRefusal> {
-    let Some(fleet) = request.state.fleet().filter(|_| !request.connection.is_forwarded()) else {
-        return Ok(None);
-    };
+    let Some(fleet) = request.fleet_for_forwarding() else { return Ok(None) };
     for _ in 0..MAX_PLACES {
         match fleet.find_by(|instance| scope.is_of(instance)).await {
             Whereabouts::Itself | Whereabouts::Ended => return Ok(None),
             Whereabouts::Unreachable => break,
-            Whereabouts::Member(member) => {
-                if let Some(response) = super::forward(request, client, fleet, &member).await? {
+            Whereabouts::Member(replica) => {
+                if let Some(response) = super::forward(request, client, fleet, &replica).await? {
                     return Ok(Some(response));
                 }
             }
@@ -69,28 +68,26 @@ pub(crate) fn follow_elsewhere(
     client: &ClientContext,
     listening: &mut ListenSubscription,
 ) {
-    let Some(fleet) = request.state.fleet().filter(|_| !request.connection.is_forwarded()) else {
-        return;
-    };
+    let Some(fleet) = request.fleet_for_forwarding() else { return };
     let mut listens: Vec<(Arc<Replica>, Vec<Box<str>>)> = Vec::new();
-    for (handle, member) in listening.take_tasks(|handle| {
+    for (handle, replica) in listening.take_tasks(|handle| {
         let scope = task_scope(client, handle, Era::Modern)?;
         fleet.member(|instance| scope.is_of(instance))
     }) {
-        match listens.iter_mut().find(|(other, _)| other.instance == member.instance) {
+        match listens.iter_mut().find(|(other, _)| other.instance == replica.instance) {
             Some((_, handles)) => handles.push(handle),
-            None => listens.push((member, vec![handle])),
+            None => listens.push((replica, vec![handle])),
         }
     }
-    for (member, handles) in listens {
+    for (replica, handles) in listens {
         if let Some(copy) = listen_for(request, fleet, &handles)
             && let Some(permit) = super::permit(request, client)
         {
-            let limit = request.state.settings.buffer_limit.clone();
+            let limit = request.state.buffer_limit();
             let decoder = SseDecoder::new(limit.limit).with_budget(&limit.budget);
             let fleet = Arc::clone(fleet);
             listening.join(Box::pin(async move {
-                let events = open(&fleet, &member, copy, decoder).await?;
+                let events = open(&fleet, &replica, copy, decoder).await?;
                 let events = events.map(move |message| {
                     let _permit = &permit;
                     message
@@ -113,17 +110,17 @@ fn listen_for(
     let mut message = Object::parse(request.text.clone()).ok()?;
     let params = message.get_object("params")?.with("notifications", filter.to_bytes());
     message.set("params", params.to_bytes());
-    Some(super::forwarded(request, fleet, message.to_bytes()))
+    Some(super::copy_of(request, fleet, message.to_bytes()))
 }
 
 /// Opens a listen at another replica; its messages follow until that ends it, or is gone.
 async fn open(
     fleet: &Fleet,
-    member: &Replica,
+    replica: &Replica,
     request: Request<Full<Bytes>>,
     decoder: SseDecoder,
 ) -> Option<impl futures::Stream<Item = Bytes> + Send + use<>> {
-    let response = fleet.hop(member, request).await.ok()?;
+    let response = fleet.hop(replica, request).await.ok()?;
     let body = (response.status() == StatusCode::OK).then(|| response.into_body())?;
     let events = stream::unfold((body, decoder), |(mut body, mut decoder): (HopBody, _)| async {
         let chunk = body.chunk().await?.ok()?;
@@ -133,5 +130,5 @@ async fn open(
     Some(events.flatten())
 }
 
-/// Attempts to reach the replica of a task.
+/// Most attempts to reach the replica of a task.
 const MAX_PLACES: usize = 2;
