@@ -76,7 +76,7 @@ impl Upstream {
             None => None,
         };
         let usage = self.acquire_usage().await;
-        self.connection()?;
+        self.shared.connection()?;
         // A call that is already the probe of a half-open breaker must not block itself.
         let breaker = probe.map_or_else(|| self.shared.health.begin(), Ok)?;
         Ok(CallSlot { usage, breaker, permit: Some(self.acquire_permit().await?) })
@@ -117,7 +117,7 @@ impl Upstream {
     /// the upstream is starting; `None` if it is not connected then.
     pub async fn era(&self) -> Option<Era> {
         let _usage = self.acquire_usage().await;
-        Some(self.connection().ok()?.about().era())
+        Some(self.shared.connection().ok()?.about().era())
     }
 
     /// Keeps a running upstream from being stopped for idleness until the guard is dropped. A
@@ -183,7 +183,7 @@ impl Upstream {
     where
         F: Future<Output = Result<T, TransportError>>,
     {
-        let mut main = self.connection()?;
+        let mut main = self.shared.connection()?;
         let mut first: Option<(TransportError, Option<SignInNumber>)> = None;
         loop {
             let route = self.route(main, caller).await?;
@@ -207,8 +207,8 @@ impl Upstream {
             }
             first = Some((failure, about.sign_in));
             main = match route.lease {
-                None => self.connection_after(about.epoch).await?,
-                Some(_) => self.connection()?,
+                None => self.shared.connection_after(about.epoch).await?,
+                Some(_) => self.shared.connection()?,
             };
         }
     }
@@ -242,33 +242,5 @@ impl Upstream {
                 let _ = self.shared.fault_reports.try_send(FaultReport { epoch, kind });
             }
         }
-    }
-
-    pub(super) fn connection(&self) -> Result<UpstreamConnection, Error> {
-        let connection = self.shared.connection.borrow().clone();
-        connection.ok_or_else(|| self.unavailable())
-    }
-
-    /// Waits until the connection numbered `epoch` has been replaced.
-    async fn connection_after(&self, epoch: u64) -> Result<UpstreamConnection, Error> {
-        let mut receiver = self.shared.connection.clone();
-        let next = receiver.wait_for(|connection| {
-            connection.as_ref().is_none_or(|connection| connection.about().epoch > epoch)
-        });
-        let next = next.await.ok().and_then(|connection| connection.clone());
-        next.ok_or_else(|| self.unavailable())
-    }
-
-    fn unavailable(&self) -> Error {
-        let account = self.shared.account.as_ref();
-        if let Some(reason) = account.and_then(|account| account.sign_in_needed()) {
-            return Error::SignInNeeded(reason);
-        }
-        Error::Unavailable(match &*self.shared.status.borrow() {
-            ConnectionStatus::Starting => "the upstream is still starting".into(),
-            ConnectionStatus::Asleep => "the upstream is stopped because it was idle".into(),
-            ConnectionStatus::Up(_) => "the upstream is reconnecting".into(),
-            ConnectionStatus::Down { reason, .. } => reason.clone(),
-        })
     }
 }

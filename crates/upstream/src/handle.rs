@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use super::connect::Connect;
 use super::input_requests::InputBudget;
 use super::subscriptions::{Subscribed, Subscriber, SubscriptionRegistry};
-use super::supervisor::{FaultReport, Supervisor};
+use super::supervisor::Supervisor;
 use super::{
     ConnectionStatus, Error, ListChangeCounts, Listing, Settings, Sharing, UpstreamReport,
     UpstreamSource,
@@ -22,20 +22,19 @@ use crate::health::keyed_backoff::KeyedBackoff;
 use crate::health::on_demand::OnDemand;
 use crate::health::status_report::State;
 use crate::input_requests::MAX_SUSPENDED;
-use crate::session::connection::UpstreamConnection;
 use crate::session::connector::Connector;
 use crate::session::session_pool::SessionPool;
+use crate::shared::Shared;
 use crate::supervisor::library_upstream;
 use crate::supervisor::state_publisher::StatePublisher;
 use weir_base::memory::memory_budget::{BufferLimit, MemoryBudget};
-use weir_base::metrics::Gauge;
 use weir_mcp::call::QuotaOwner;
 use weir_mcp::kind::Kind;
 use weir_mcp::name::UpstreamName;
 use weir_mcp::resource_updates::PendingResourceUpdates;
 use weir_mcp::revision::Era;
 use weir_mcp::task::FollowedTask;
-use weir_oauth::{Account, SignInNumber, TokenOutcome};
+use weir_oauth::{SignInNumber, TokenOutcome};
 
 /// Fault reports queued for the supervisor. A report that does not fit is dropped: one about the
 /// same connection is already queued.
@@ -45,44 +44,6 @@ const MAX_FAULT_REPORTS: usize = 16;
 #[derive(Clone)]
 pub struct Upstream {
     pub(super) shared: Arc<Shared>,
-}
-
-pub(super) struct Shared {
-    pub(super) settings: Arc<Settings>,
-    /// Main connection, while there is one.
-    pub(super) connection: watch::Receiver<Option<UpstreamConnection>>,
-    /// Additional sessions.
-    pub(super) session_pool: Arc<SessionPool>,
-    pub(super) status: watch::Receiver<ConnectionStatus>,
-    pub(super) changes: watch::Receiver<ListChangeCounts>,
-    pub(super) fault_reports: mpsc::Sender<FaultReport>,
-    /// Resource and task subscriptions of clients.
-    pub(super) subscriptions: Arc<SubscriptionRegistry>,
-    /// Permits of the calls in flight.
-    pub(super) permits: Arc<Semaphore>,
-    pub(super) waiting: Arc<Gauge>,
-    pub(super) health: Arc<UpstreamHealth>,
-    /// Account at the upstream, if it needs one.
-    pub(super) account: Option<Arc<Account>>,
-    /// Memory budget of its messages.
-    pub(super) budget: MemoryBudget,
-    /// Users of an on-demand upstream.
-    pub(super) on_demand: Arc<OnDemand>,
-    /// Slots of the calls that wait for client input.
-    pub(super) suspended_slots: Arc<Semaphore>,
-    /// Byte budget of their input requests.
-    pub(super) input_budget: InputBudget,
-    /// Tracker of the tasks in which suspended calls run.
-    pub(super) tracker: TaskTracker,
-    pub(super) stop: CancellationToken,
-    pub(super) calls: CallMetrics,
-}
-
-/// The last handle is gone and no call is in flight: the supervisor stops.
-impl Drop for Shared {
-    fn drop(&mut self) {
-        self.stop.cancel();
-    }
 }
 
 impl Upstream {
@@ -297,7 +258,7 @@ impl Upstream {
     pub async fn list(&self, kind: Kind) -> Result<Listing, Error> {
         let settings = &self.shared.settings;
         let _held = self.shared.on_demand.begin_passive();
-        if !self.connection()?.about().has(kind.topic()) {
+        if !self.shared.connection()?.about().has(kind.topic()) {
             return Ok(Listing::default());
         }
         let mut guard = self.shared.health.begin()?;
@@ -329,7 +290,7 @@ impl Upstream {
         owner: &QuotaOwner,
     ) -> Result<Subscribed, Error> {
         let usage = self.acquire_usage().await;
-        if !self.connection()?.about().capabilities.subscribe {
+        if !self.shared.connection()?.about().capabilities.subscribe {
             return Ok(Subscribed::Refused(None));
         }
         self.shared.subscriptions.join(uri, Subscriber::Resource(dirty.clone()), owner, usage).await
@@ -345,7 +306,7 @@ impl Upstream {
         owner: &QuotaOwner,
     ) -> Result<Subscribed, Error> {
         let usage = self.acquire_usage().await;
-        let connection = self.connection()?;
+        let connection = self.shared.connection()?;
         let about = connection.about();
         let supports_tasks = about.era() == Era::Modern && about.capabilities.has_tasks();
         let shares_tasks = !matches!(self.shared.settings.sharing, Sharing::Client);

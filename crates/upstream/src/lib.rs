@@ -29,6 +29,7 @@ mod input_requests;
 mod message;
 pub mod process;
 mod session;
+mod shared;
 mod subscriptions;
 mod supervisor;
 mod task_owners;
