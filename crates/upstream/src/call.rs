@@ -7,6 +7,7 @@
 
 pub(crate) mod active_call;
 pub(crate) mod body_stream;
+pub(crate) mod route;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,20 +17,17 @@ use tokio::time::timeout;
 
 use super::handle::Upstream;
 use super::input_requests::InputRequests;
-use super::message::{SIGN_IN_REPLACED, SentCount, TransportError};
-use super::supervisor::{FaultKind, FaultReport};
+use super::message::SentCount;
 use super::{ConnectionStatus, Error, UpstreamLimits};
 use crate::SuspendedCall;
 use crate::call::active_call::{ActiveCall, SentResponse};
+use crate::call::route::CallRoute;
 use crate::call_metrics::CallDurations;
 use crate::health::health_state::{BreakerGuard, CallFailure};
 use crate::health::on_demand::UsageGuard;
-use crate::session::connection::UpstreamConnection;
-use crate::session::session_pool::CallRoute;
 use weir_base::metrics::Gauge;
-use weir_mcp::call::{CallContext, CallOutcome, UpstreamRequest};
+use weir_mcp::call::{CallOutcome, UpstreamRequest};
 use weir_mcp::revision::Era;
-use weir_oauth::SignInNumber;
 
 /// Time that a caller waits for an upstream that is being stopped: a child process has 5 s until
 /// SIGKILL.
@@ -167,80 +165,9 @@ impl Upstream {
     ) -> Result<SentResponse, CallFailure> {
         let settings = &self.shared.settings;
         let (call, input_requests, sent) = (&*call, &input_requests, &sent);
-        self.with_connection(Some(&call.caller), |connection| async move {
+        CallRoute::send(&self.shared, Some(&call.caller), |connection| async move {
             connection.call(call, input_requests, sent, settings).await
         })
         .await
-    }
-
-    /// Runs `send` over the connection for this caller, and once more over the next connection if
-    /// the request was rejected unexecuted. The returned route keeps that connection in use.
-    pub(super) async fn with_connection<T, F>(
-        &self,
-        caller: Option<&CallContext>,
-        send: impl Fn(UpstreamConnection) -> F,
-    ) -> Result<(T, CallRoute), CallFailure>
-    where
-        F: Future<Output = Result<T, TransportError>>,
-    {
-        let mut main = self.shared.connection()?;
-        let mut first: Option<(TransportError, Option<SignInNumber>)> = None;
-        loop {
-            let route = self.route(main, caller).await?;
-            let about = Arc::clone(route.connection.about());
-            // What was sent for one user is not sent for another.
-            if let Some((TransportError::SessionLost(_), sign_in)) = &first
-                && *sign_in != about.sign_in
-            {
-                let failure = TransportError::SignInReplaced.of_sent_call();
-                return Err(CallFailure::of(failure, about.transport));
-            }
-            let failure = match send(route.connection.clone()).await {
-                Ok(done) => return Ok((done, route)),
-                Err(failure) => failure,
-            };
-            self.report_fault(&route, &failure);
-            let is_unsent =
-                matches!(failure, TransportError::SessionLost(_) | TransportError::SignInReplaced);
-            if first.is_some() || !is_unsent {
-                return Err(CallFailure::of(failure, about.transport));
-            }
-            first = Some((failure, about.sign_in));
-            main = match route.lease {
-                None => self.shared.connection_after(about.epoch).await?,
-                Some(_) => self.shared.connection()?,
-            };
-        }
-    }
-
-    /// Chooses the main connection or an additional session for this caller.
-    async fn route(
-        &self,
-        main: UpstreamConnection,
-        caller: Option<&CallContext>,
-    ) -> Result<CallRoute, Error> {
-        if let (UpstreamConnection::Session(session), Some(caller)) = (&main, caller)
-            && let Some(lease) = self.shared.session_pool.lease(session, caller).await?
-        {
-            return Ok(lease.into());
-        }
-        Ok(CallRoute { connection: main, lease: None })
-    }
-
-    /// Reports a fault to the owner of the connection: the supervisor or the session pool.
-    fn report_fault(&self, route: &CallRoute, failure: &TransportError) {
-        let kind = match failure {
-            TransportError::SessionLost(reason) => FaultKind::SessionLost(reason.clone()),
-            TransportError::SignInReplaced => FaultKind::SessionLost(SIGN_IN_REPLACED.into()),
-            TransportError::NotSent(reason) => FaultKind::Unreachable(reason.clone()),
-            _ => return,
-        };
-        match &route.lease {
-            Some(lease) => lease.invalidate(),
-            None => {
-                let epoch = route.connection.about().epoch;
-                let _ = self.shared.fault_reports.try_send(FaultReport { epoch, kind });
-            }
-        }
     }
 }

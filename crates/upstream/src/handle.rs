@@ -16,6 +16,7 @@ use super::{
     ConnectionStatus, Error, ListChangeCounts, Listing, Settings, Sharing, UpstreamReport,
     UpstreamSource,
 };
+use crate::call::route::CallRoute;
 use crate::call_metrics::CallMetrics;
 use crate::health::health_state::UpstreamHealth;
 use crate::health::keyed_backoff::KeyedBackoff;
@@ -262,7 +263,7 @@ impl Upstream {
             return Ok(Listing::default());
         }
         let mut guard = self.shared.health.begin()?;
-        let listed = self.with_connection(None, |connection| async move {
+        let listed = CallRoute::send(&self.shared, None, |connection| async move {
             if !connection.about().has(kind.topic()) {
                 return Ok(Listing::default());
             }

@@ -15,11 +15,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::CallSlot;
 use crate::call::body_stream::{BodyInUse, StreamedBody};
+use crate::call::route::CallRoute;
 use crate::handle::Upstream;
 use crate::health::health_state::CallFailure;
 use crate::input_requests::InputRequests;
 use crate::message::SentCount;
-use crate::session::session_pool::CallRoute;
 use crate::{Error, Timeouts};
 use weir_base::tasks::fairness::promptly;
 use weir_base::time::timestamp;

@@ -16,9 +16,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use crate::call::route::CallRoute;
 use crate::handle::Upstream;
 use crate::health::on_demand::UsageGuard;
-use crate::session::session_pool::CallRoute;
 use weir_base::tasks::sync::Mutex;
 use weir_mcp::call::PayloadBroken;
 
