@@ -328,7 +328,7 @@ impl ClientContext {
         }
         self.record_sending().await?;
         let (upstream, metrics) = (self.config.upstream(&item.upstream), &self.gateway.metrics);
-        let outcome = upstream.call_recorded(call, &metrics.calls).await;
+        let outcome = upstream.call(call, &metrics.calls).await;
         if let Err(upstream::Error::Busy { .. }) = outcome {
             self.count_refusal(RefusalReason::Overload);
         }

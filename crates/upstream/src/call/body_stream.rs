@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::call::route::CallRoute;
-use crate::handle::Upstream;
 use crate::health::on_demand::UsageGuard;
+use crate::shared::Shared;
 use weir_base::tasks::sync::Mutex;
 use weir_mcp::call::PayloadBroken;
 
@@ -50,7 +50,7 @@ pub(crate) struct BodyInUse {
     /// The connection, or the session of the pool, that it arrives over.
     pub(crate) _route: CallRoute,
     /// Keeps the upstream running, even if a reload has removed it.
-    pub(crate) _upstream: Upstream,
+    pub(crate) _shared: Arc<Shared>,
 }
 
 impl StreamedBody {

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use crate::Error;
 use crate::health::health_state::CallFailure;
-use crate::message::{SIGN_IN_REPLACED, TransportError};
+use crate::input_requests::InputRequests;
+use crate::message::{SIGN_IN_REPLACED, SentCount, TransportError};
 use crate::session::connection::UpstreamConnection;
 use crate::session::session_pool::SessionLease;
 use crate::shared::Shared;
 use crate::supervisor::{FaultKind, FaultReport};
-use weir_mcp::call::CallContext;
+use weir_mcp::call::{CallContext, UpstreamRequest, UpstreamResponse};
 use weir_oauth::SignInNumber;
 
 /// Connection that a call uses.
@@ -93,4 +94,26 @@ impl CallRoute {
             }
         }
     }
+}
+
+/// Response with the connection that it came over, which stays in use until its body has ended.
+pub(crate) struct SentResponse {
+    pub(crate) response: UpstreamResponse,
+    pub(crate) route: CallRoute,
+}
+
+/// Sends the request of a call and waits for its response.
+pub(crate) async fn send_call(
+    shared: Arc<Shared>,
+    call: Box<UpstreamRequest>,
+    input_requests: InputRequests,
+    sent: SentCount,
+) -> Result<SentResponse, CallFailure> {
+    let settings = &shared.settings;
+    let (call, input_requests, sent) = (&*call, &input_requests, &sent);
+    let sent = CallRoute::send(&shared, Some(&call.caller), |connection| async move {
+        connection.call(call, input_requests, sent, settings).await
+    });
+    let (response, route) = sent.await?;
+    Ok(SentResponse { response, route })
 }
