@@ -23,8 +23,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::HeaderMap;
 
-use crate::message::request_headers::RequestHeaders;
-use crate::message::{OutboundRequest, SIGN_IN_REPLACED, TransportError};
+use crate::message::{SIGN_IN_REPLACED, OutboundRequest, RequestHeaders, TransportError};
 use crate::transport::dispatcher::Dispatcher;
 use crate::transport::http_client::HttpClient;
 use crate::transport::http_sse::HttpSseTransport;

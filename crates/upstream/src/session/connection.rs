@@ -10,8 +10,7 @@ use tokio_util::future::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::input_requests::InputRequests;
-use crate::message::request_headers::RequestHeaders;
-use crate::message::{OutboundRequest, SentCount, TransportError, error_code};
+use crate::message::{OutboundRequest, RequestHeaders, SentCount, TransportError, error_code};
 use crate::session::input_exchange::exchange_with_input;
 use crate::session::library::LibraryConnection;
 use crate::session::negotiation::Negotiated;

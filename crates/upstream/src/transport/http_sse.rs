@@ -16,8 +16,7 @@ use tokio::time::timeout;
 use tokio_util::future::FutureExt as _;
 use url::{Position, Url};
 
-use crate::message::request_headers::RequestHeaders;
-use crate::message::{OutboundRequest, SentFlag, TransportError};
+use crate::message::{OutboundRequest, RequestHeaders, SentFlag, TransportError};
 use crate::transport::http_client::HttpClient;
 use crate::transport::json_body::{self, JsonBody};
 use crate::transport::lifetime::ConnectionLifetime;

@@ -14,8 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
 
-use crate::message::request_headers::RequestHeaders;
-use crate::message::{OutboundRequest, TransportError};
+use crate::message::{OutboundRequest, RequestHeaders, TransportError};
 use crate::transport::dispatcher::Dispatched;
 use crate::transport::http_client::HttpClient;
 use crate::transport::json_body::{self, JsonBody};
