@@ -142,7 +142,7 @@ pub fn run() -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            failure.print(json);
+            output::print_failure(&failure, json);
             failure.exit_code()
         }
     }

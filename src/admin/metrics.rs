@@ -42,19 +42,24 @@ pub(super) fn text(admin: &Arc<Admin>) -> String {
 impl Collector for Admin {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut out = MetricsWriter(encoder);
-        let status = Status::of(self);
-        self.write_mcp(&mut out)?;
-        self.write_gateway(&mut out, &status)?;
-        self.write_fleet(&mut out, &status)?;
-        Self::write_upstreams(&mut out, &status.upstreams)?;
-        self.write_calls(&mut out)?;
-        self.write_process(&mut out)
+        let (families, status) = (MetricFamilies { admin: self }, Status::of(self));
+        families.write_mcp(&mut out)?;
+        families.write_gateway(&mut out, &status)?;
+        families.write_fleet(&mut out, &status)?;
+        MetricFamilies::write_upstreams(&mut out, &status.upstreams)?;
+        families.write_calls(&mut out)?;
+        families.write_process(&mut out)
     }
 }
 
-impl Admin {
+/// Metric families of a process.
+struct MetricFamilies<'a> {
+    admin: &'a Admin,
+}
+
+impl MetricFamilies<'_> {
     fn write_mcp(&self, out: &mut MetricsWriter<'_>) -> fmt::Result {
-        let metrics = self.gateway.metrics();
+        let metrics = self.admin.gateway.metrics();
         out.family(
             "mcp_server_operation_duration",
             "Duration of client requests, from arrival to the end of the response",
@@ -81,7 +86,7 @@ impl Admin {
         let version = Info::new([("version", status.version.clone())]);
         out.single("weir_build", "Version of Weir", None, version)?;
         let tasks = Handle::try_current().map_or(0, |it| it.metrics().num_alive_tasks())
-            + self.settings.workers.tasks();
+            + self.admin.settings.workers.tasks();
         for (name, help, value) in [
             ("weir_ready", "Whether the process is ready for clients", u64::from(status.ready)),
             (
@@ -130,7 +135,7 @@ impl Admin {
     }
 
     fn write_access(&self, out: &mut MetricsWriter<'_>, status: &Status) -> fmt::Result {
-        let config = self.gateway.config();
+        let config = self.admin.gateway.config();
         let roles = config.role_metrics();
         let requests = roles.requests().into_iter();
         out.family(
@@ -152,7 +157,7 @@ impl Admin {
             users.map(|(provider, count)| (vec![("provider", &**provider)], gauge(*count as u64))),
         )?;
         let now = SystemTime::now();
-        let tls = self.settings.tls.as_ref();
+        let tls = self.admin.settings.tls.as_ref();
         let (server, client_ca) = tls.map(|tls| tls.expiries(now)).unwrap_or_default();
         let ends = [
             ("client_key", config.next_key_expiry(now)),
@@ -160,7 +165,7 @@ impl Admin {
             ("client_ca", client_ca),
         ]
         .map(|(what, end)| (vec![("what", what)], end));
-        let upstreams = self.gateway.upstreams();
+        let upstreams = self.admin.gateway.upstreams();
         let upstreams = upstreams.iter().map(|it| {
             let labels = vec![("what", "upstream_certificate"), ("upstream", it.name().as_str())];
             (labels, it.certificate_expiry())
@@ -176,7 +181,7 @@ impl Admin {
     }
 
     fn write_fleet(&self, out: &mut MetricsWriter<'_>, status: &Status) -> fmt::Result {
-        let state = self.server_state.now();
+        let state = self.admin.server_state.now();
         let Some((fleet, status)) = state.fleet().zip(status.fleet.as_ref()) else {
             return Ok(());
         };
@@ -267,7 +272,7 @@ impl Admin {
     }
 
     fn write_calls(&self, out: &mut MetricsWriter<'_>) -> fmt::Result {
-        let live = self.gateway.upstreams();
+        let live = self.admin.gateway.upstreams();
         let calls = live.iter().flat_map(|it| {
             it.call_metrics().ends().map(|(method, end, count)| {
                 let mut labels =
@@ -284,7 +289,7 @@ impl Admin {
             live.iter()
                 .map(|it| (vec![("upstream", it.name().as_str())], it.call_metrics().durations())),
         )?;
-        let mut findings = self.gateway.findings();
+        let mut findings = self.admin.gateway.findings();
         findings.sort_by(|(one, _), (other, _)| one.cmp(other));
         let findings = findings.iter().flat_map(|(name, it)| {
             let counts = [
@@ -303,7 +308,7 @@ impl Admin {
     }
 
     fn write_process(&self, out: &mut MetricsWriter<'_>) -> fmt::Result {
-        let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let started = self.admin.started.duration_since(UNIX_EPOCH).unwrap_or_default();
         let started = ConstGauge::new(started.as_secs_f64());
         let seconds = Some(&Unit::Seconds);
         out.single("process_start_time", "Start time of the process", seconds, started)?;

@@ -155,20 +155,18 @@ pub(super) fn print_stderr(line: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{line}");
 }
 
-impl Failure {
-    /// Writes the failure to standard error: as text, or as one line of JSON.
-    pub(super) fn print(&self, json: bool) {
-        match self {
-            _ if json => print_stderr(&render::sanitize_json(&self.to_json(), true)),
-            // The user who pressed Ctrl-C needs no message.
-            Self::Stopped(_) => {}
-            // clap formats its messages itself.
-            Self::Arguments(text) => print_stderr(text.trim_end()),
-            // The drawn report needs no prefix.
-            Self::Config(report) => print_stderr(&report.render(true)),
-            // Each of these texts may contain names from an upstream, so it is sanitized.
-            _ => print_stderr(&format!("weir: {}", render::sanitize_text(&self.to_string()))),
-        }
+/// Writes a failure to standard error: as text, or as one line of JSON.
+pub(super) fn print_failure(failure: &Failure, json: bool) {
+    match failure {
+        _ if json => print_stderr(&render::sanitize_json(&failure.to_json(), true)),
+        // The user who pressed Ctrl-C needs no message.
+        Failure::Stopped(_) => {}
+        // clap formats its messages itself.
+        Failure::Arguments(text) => print_stderr(text.trim_end()),
+        // The drawn report needs no prefix.
+        Failure::Config(report) => print_stderr(&report.render(true)),
+        // Each of these texts may contain names from an upstream, so it is sanitized.
+        _ => print_stderr(&format!("weir: {}", render::sanitize_text(&failure.to_string()))),
     }
 }
 

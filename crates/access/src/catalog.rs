@@ -226,7 +226,7 @@ impl Catalog {
     fn refresh_views(&self, writer: &mut WriterState, upstream_index: usize, kind: Kind) {
         // Public names of prompts and tools differ by the prefix of their upstream.
         if !kind.has_name() {
-            self.find_owned_by_others(&mut writer.sources, kind);
+            problems::find_owned_by_others(&self.settings.exports, &mut writer.sources, kind);
         }
         let WriterState { sources, view_builders, tables } = writer;
         for builder in view_builders {
@@ -300,6 +300,12 @@ impl Catalog {
         let mut in_use = self.in_use.write();
         in_use.insert(role.into(), Arc::clone(&sender));
         sender.subscribe()
+    }
+
+    /// Currently excluded items with the reasons, by upstream in the order of the configuration
+    /// file and by kind. Upstreams and kinds without problems are omitted.
+    pub fn problems(&self) -> Vec<(UpstreamName, Kind, ExportProblems)> {
+        problems::of_all(&self.settings.exports, &self.lock_writer().sources)
     }
 
     /// Hash of all lists, equal in processes that list the same.

@@ -243,7 +243,7 @@ impl Guard {
     /// others are marked with a defect.
     pub fn inspect_definitions(&self, upstream: &UpstreamName, kind: Kind, items: &mut [Item]) {
         if let Some(upstream_guard) = self.upstreams.get(upstream) {
-            upstream_guard.inspect_definitions(kind, items);
+            definitions::inspect_definitions(upstream_guard, kind, items);
         }
     }
 
@@ -254,7 +254,9 @@ impl Guard {
         text: Option<Arc<str>>,
     ) -> Option<Arc<str>> {
         match (self.upstreams.get(upstream), text) {
-            (Some(upstream_guard), Some(text)) => upstream_guard.inspect_instructions(text),
+            (Some(upstream_guard), Some(text)) => {
+                definitions::inspect_instructions(upstream_guard, text)
+            }
             (_, text) => text,
         }
     }

@@ -35,6 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use approved_texts::ApprovedTexts;
 pub use approved_texts::TextUnavailable;
@@ -190,7 +191,7 @@ impl Pins {
             shared,
         };
         if !pins.modes.is_empty() {
-            pins.reload();
+            reload::reload(&pins);
         }
         pins
     }
@@ -267,12 +268,19 @@ impl Pins {
                 approved.get(&*item.key) == Some(&digest)
             }
         };
-        let keep = self.select_texts(state, upstream, (at, &items), &listed, approved.as_ref());
+        let keep = definition_texts::select_texts(
+            self,
+            state,
+            upstream,
+            (at, &items),
+            &listed,
+            approved.as_ref(),
+        );
         let served = items.into_iter().filter(may_be_served).collect();
         let lists = state.upstreams.entry(upstream.clone()).or_default();
         lists.kinds[at] = Some(KindList { listed, items: stored, first, logged });
         drop(guard);
-        self.store_texts(upstream, keep);
+        definition_texts::store_texts(self, upstream, keep);
         served
     }
 
@@ -304,9 +312,10 @@ impl Pins {
             None if mode <= Mode::Alert => before.or(Some(digest)),
             None => None,
         };
-        let keep = self.select_instructions(state, upstream, text.as_ref(), approved);
+        let keep =
+            definition_texts::select_instructions(self, state, upstream, text.as_ref(), approved);
         drop(guard);
-        self.store_texts(upstream, keep);
+        definition_texts::store_texts(self, upstream, keep);
         if approved == Some(digest) || text.is_none() {
             return text;
         }
@@ -410,10 +419,22 @@ impl Pins {
         }
         state.lock = lock;
         self.shared.approved.send_modify(|tick| *tick += 1);
-        let keep = self.select_approved(state, upstream);
+        let keep = definition_texts::select_approved(self, state, upstream);
         drop(guard);
-        keep.into_iter().for_each(|keep| self.store_texts(upstream, keep));
+        keep.into_iter().for_each(|keep| definition_texts::store_texts(self, upstream, keep));
         Ok(differences)
+    }
+
+    /// Returns both texts of a difference, without secrets of the configuration. The text that is
+    /// listed is known in mode `review` only.
+    pub fn texts(&self, difference: &Difference) -> DefinitionTexts {
+        definition_texts::texts_of(self, difference)
+    }
+
+    /// Reads the lock file again whenever it has changed, until `stop`. A file that did not exist
+    /// at the start is ignored if no upstream is in mode `enforce` or `locked`.
+    pub async fn follow(&self, stop: &CancellationToken) {
+        reload::follow(self, stop).await;
     }
 
     /// Returns the approvals.

@@ -75,7 +75,7 @@ impl<'a> PreparedRequest<'a> {
         }
         client.record_sending().await?;
         let upstream = client.config.upstream(&item.upstream);
-        let outcome = upstream.call_recorded(call, &client.gateway.metrics.calls).await;
+        let outcome = upstream.call(call, &client.gateway.metrics.calls).await;
         if let Err(upstream::Error::Busy { .. }) = outcome {
             client.count_refusal(RefusalReason::Overload);
         }

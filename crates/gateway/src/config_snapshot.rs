@@ -72,7 +72,7 @@ impl ConfigSnapshot {
                 // The lists of another server with this name are not used.
                 Some(_) | None => Arc::default(),
             };
-            last_lists.publish(&name, &catalog, &inspectors);
+            last_lists.republish(&name, &catalog, &inspectors);
             (name, UpstreamEntry { upstream, last_lists })
         };
         let has_own_connections = upstreams.iter().any(has_own_connections);

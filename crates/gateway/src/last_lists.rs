@@ -42,12 +42,17 @@ impl Drop for LastLists {
 
 impl LastLists {
     /// Publishes everything that is known about the upstream.
-    pub(crate) fn publish(&self, name: &UpstreamName, catalog: &Catalog, inspectors: &Inspectors) {
+    pub(crate) fn republish(
+        &self,
+        name: &UpstreamName,
+        catalog: &Catalog,
+        inspectors: &Inspectors,
+    ) {
         let LastListsState { info, snapshots, is_hidden, .. } = self.lock().clone();
         catalog.hide(name, is_hidden);
         info.into_iter().for_each(|it| publish_info(name, catalog, inspectors, it));
         for (kind, snapshot) in Kind::ALL.into_iter().zip(snapshots) {
-            snapshot.into_iter().for_each(|it| publish(name, catalog, inspectors, kind, &it));
+            snapshot.into_iter().for_each(|it| publish_list(name, catalog, inspectors, kind, &it));
         }
     }
 
@@ -80,7 +85,7 @@ impl LastLists {
 /// unapproved items, items that the guard rejects and items that some client could not read are
 /// removed. Pinning compares the original definitions; redaction follows, and the check of shapes
 /// is last, so that it applies to the published text.
-pub(crate) fn publish(
+pub(crate) fn publish_list(
     name: &UpstreamName,
     catalog: &Catalog,
     inspectors: &Inspectors,

@@ -1,5 +1,6 @@
-//! Life of an upstream call: start on demand, circuit breaker, concurrency permit, sending; then
-//! `active_call`: time limits, suspension for client input, resumption, streamed body.
+//! Admission of an upstream call: start on demand, circuit breaker, concurrency permit. Then
+//! `active_call` sends the call and has its time limits, suspension for client input and streamed
+//! body; `route` chooses the connection.
 //!
 //! Invariants: a caller waits no longer than a stop, a start and the queue's time limit together.
 //! An upstream whose circuit breaker is open is not started, and a call to one that is down fails
@@ -7,6 +8,7 @@
 
 pub(crate) mod active_call;
 pub(crate) mod body_stream;
+pub(crate) mod route;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,32 +16,11 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-use super::handle::Upstream;
-use super::input_requests::InputRequests;
-use super::message::{SIGN_IN_REPLACED, SentCount, TransportError};
-use super::supervisor::{FaultKind, FaultReport};
-use super::{ConnectionStatus, Error, UpstreamLimits};
-use crate::SuspendedCall;
-use crate::call::active_call::{ActiveCall, SentResponse};
-use crate::call_metrics::CallDurations;
-use crate::health::health_state::{BreakerGuard, CallFailure};
+use crate::health::health_state::BreakerGuard;
 use crate::health::on_demand::UsageGuard;
-use crate::session::connection::UpstreamConnection;
-use crate::session::session_pool::CallRoute;
+use crate::shared::Shared;
+use crate::{ConnectionStatus, Error, UpstreamLimits};
 use weir_base::metrics::Gauge;
-use weir_mcp::call::{CallContext, CallOutcome, UpstreamRequest};
-use weir_mcp::revision::Era;
-use weir_oauth::SignInNumber;
-
-/// Time that a caller waits for an upstream that is being stopped: a child process has 5 s until
-/// SIGKILL.
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Guard that keeps an upstream from being stopped for idleness.
-#[derive(Debug)]
-pub struct KeepAliveGuard {
-    _usage: Option<UsageGuard>,
-}
 
 /// Resources of a call that may be sent.
 pub(crate) struct CallSlot {
@@ -51,224 +32,67 @@ pub(crate) struct CallSlot {
     pub(crate) permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Upstream {
-    /// Sends a call once, and records it in the upstream's metrics and in those of `all` upstreams.
-    /// Dropping the future cancels the call.
-    pub async fn call_recorded(
-        &self,
-        call: Box<UpstreamRequest>,
-        all: &CallDurations,
-    ) -> Result<CallOutcome<SuspendedCall>, Error> {
-        let recorder = self.shared.calls.begin(all, call.method);
-        let outcome = match self.acquire_call_slot().await {
-            Ok(slot) => ActiveCall::begin(self, slot, call).drive().await,
-            Err(error) => Err(error),
-        };
-        recorder.end(&outcome);
-        outcome
-    }
-
+impl CallSlot {
     /// Acquires the right to send a call now.
-    async fn acquire_call_slot(&self) -> Result<CallSlot, Error> {
+    pub(crate) async fn acquire(shared: &Shared) -> Result<Self, Error> {
         // An open circuit breaker also prevents an on-demand start.
-        let probe = match self.breaker_open_until() {
-            Some(_) => Some(self.shared.health.begin()?),
+        let probe = match shared.health.breaker_open_until() {
+            Some(_) => Some(shared.health.begin()?),
             None => None,
         };
-        let usage = self.acquire_usage().await;
-        self.connection()?;
+        let usage = begin_use(shared).await;
+        shared.connection()?;
         // A call that is already the probe of a half-open breaker must not block itself.
-        let breaker = probe.map_or_else(|| self.shared.health.begin(), Ok)?;
-        Ok(CallSlot { usage, breaker, permit: Some(self.acquire_permit().await?) })
-    }
-
-    /// Acquires a concurrency permit, or waits for one if the queue is not full.
-    async fn acquire_permit(&self) -> Result<OwnedSemaphorePermit, Error> {
-        let UpstreamLimits { waiting, wait, .. } = self.shared.settings.limits;
-        let busy = || Error::Busy { retry_after: wait };
-        let permits = &self.shared.permits;
-        if let Ok(permit) = Arc::clone(permits).try_acquire_owned() {
-            return Ok(permit);
-        }
-        let waiting = Gauge::enter_below(&self.shared.waiting, waiting).ok_or_else(busy)?;
-        let permit = timeout(wait, Arc::clone(permits).acquire_owned()).await;
-        drop(waiting);
-        permit.map_err(|_| busy())?.map_err(|_| busy())
+        let breaker = probe.map_or_else(|| shared.health.begin(), Ok)?;
+        Ok(Self { usage, breaker, permit: Some(acquire_permit(shared).await?) })
     }
 }
 
-// === Start on demand ===
-
-impl Upstream {
-    /// Requests a start of a stopped on-demand upstream, so that it is listed.
-    pub fn start_if_idle(&self) {
-        if self.shared.on_demand.is_lazy {
-            self.shared.on_demand.request_start();
-        }
+/// Registers a use. A stopped on-demand upstream is started, unless its circuit breaker is open.
+/// Waits while the upstream is starting: items that it listed before (or that its predecessor
+/// listed) may be called before it is connected.
+pub(crate) async fn begin_use(shared: &Shared) -> Option<UsageGuard> {
+    let usage = match shared.health.breaker_open_until() {
+        None => shared.on_demand.begin(),
+        Some(_) => shared.on_demand.begin_passive(),
+    };
+    // If the breaker opens only after this check, the later admission gives the reason.
+    if shared.health.breaker_open_until().is_none() {
+        // The upstream may just be stopping.
+        let is_asleep = |status: &_| matches!(status, ConnectionStatus::Asleep);
+        wait_while_status(shared, is_asleep, STOP_TIMEOUT).await;
     }
+    let is_starting = |status: &_| matches!(status, ConnectionStatus::Starting);
+    wait_while_status(shared, is_starting, shared.settings.timeouts.startup).await;
+    usage
+}
 
-    /// Starts a stopped on-demand upstream and waits for that for a bounded time. The upstream is
-    /// not stopped for idleness until the guard is dropped.
-    pub async fn start_and_keep_alive(&self) -> KeepAliveGuard {
-        KeepAliveGuard { _usage: self.acquire_usage().await }
-    }
-
-    /// Returns the era of the server; a stopped on-demand upstream is started for that. Waits while
-    /// the upstream is starting; `None` if it is not connected then.
-    pub async fn era(&self) -> Option<Era> {
-        let _usage = self.acquire_usage().await;
-        Some(self.connection().ok()?.about().era())
-    }
-
-    /// Keeps a running upstream from being stopped for idleness until the guard is dropped. A
-    /// stopped one is not started.
-    pub fn keep_alive(&self) -> KeepAliveGuard {
-        KeepAliveGuard { _usage: self.shared.on_demand.begin_passive() }
-    }
-
-    /// Registers a use. A stopped on-demand upstream is started, unless its circuit breaker is
-    /// open. Waits while the upstream is starting: items that it listed before (or that its
-    /// predecessor listed) may be called before it is connected.
-    pub(super) async fn acquire_usage(&self) -> Option<UsageGuard> {
-        let shared = &*self.shared;
-        let usage = match self.breaker_open_until() {
-            None => shared.on_demand.begin(),
-            Some(_) => shared.on_demand.begin_passive(),
-        };
-        // If the breaker opens only after this check, the later admission gives the reason.
-        if self.breaker_open_until().is_none() {
-            // The upstream may just be stopping.
-            let is_asleep = |status: &_| matches!(status, ConnectionStatus::Asleep);
-            self.wait_while_status(is_asleep, STOP_TIMEOUT).await;
-        }
-        let is_starting = |status: &_| matches!(status, ConnectionStatus::Starting);
-        self.wait_while_status(is_starting, shared.settings.timeouts.startup).await;
-        usage
-    }
-
-    /// Waits until the status no longer matches, at most for `at_most`.
-    async fn wait_while_status(&self, matches: fn(&ConnectionStatus) -> bool, at_most: Duration) {
-        if matches(&self.shared.status.borrow()) {
-            let mut status = self.shared.status.clone();
-            let _ = timeout(at_most, status.wait_for(|status| !matches(status))).await;
-        }
+/// Waits until the status no longer matches, at most for `at_most`.
+async fn wait_while_status(
+    shared: &Shared,
+    matches: fn(&ConnectionStatus) -> bool,
+    at_most: Duration,
+) {
+    if matches(&shared.status.borrow()) {
+        let mut status = shared.status.clone();
+        let _ = timeout(at_most, status.wait_for(|status| !matches(status))).await;
     }
 }
 
-// === Sending ===
-
-impl Upstream {
-    /// Sends the request and waits for its response.
-    async fn send(
-        self,
-        call: Box<UpstreamRequest>,
-        input_requests: InputRequests,
-        sent: SentCount,
-    ) -> Result<SentResponse, CallFailure> {
-        let settings = &self.shared.settings;
-        let (call, input_requests, sent) = (&*call, &input_requests, &sent);
-        self.with_connection(Some(&call.caller), |connection| async move {
-            connection.call(call, input_requests, sent, settings).await
-        })
-        .await
+/// Acquires a concurrency permit, or waits for one if the queue is not full.
+async fn acquire_permit(shared: &Shared) -> Result<OwnedSemaphorePermit, Error> {
+    let UpstreamLimits { waiting, wait, .. } = shared.settings.limits;
+    let busy = || Error::Busy { retry_after: wait };
+    let permits = &shared.permits;
+    if let Ok(permit) = Arc::clone(permits).try_acquire_owned() {
+        return Ok(permit);
     }
-
-    /// Runs `send` over the connection for this caller, and once more over the next connection if
-    /// the request was rejected unexecuted. The returned route keeps that connection in use.
-    pub(super) async fn with_connection<T, F>(
-        &self,
-        caller: Option<&CallContext>,
-        send: impl Fn(UpstreamConnection) -> F,
-    ) -> Result<(T, CallRoute), CallFailure>
-    where
-        F: Future<Output = Result<T, TransportError>>,
-    {
-        let mut main = self.connection()?;
-        let mut first: Option<(TransportError, Option<SignInNumber>)> = None;
-        loop {
-            let route = self.route(main, caller).await?;
-            let about = Arc::clone(route.connection.about());
-            // What was sent for one user is not sent for another.
-            if let Some((TransportError::SessionLost(_), sign_in)) = &first
-                && *sign_in != about.sign_in
-            {
-                let failure = TransportError::SignInReplaced.of_sent_call();
-                return Err(CallFailure::of(failure, about.transport));
-            }
-            let failure = match send(route.connection.clone()).await {
-                Ok(done) => return Ok((done, route)),
-                Err(failure) => failure,
-            };
-            self.report_fault(&route, &failure);
-            let is_unsent =
-                matches!(failure, TransportError::SessionLost(_) | TransportError::SignInReplaced);
-            if first.is_some() || !is_unsent {
-                return Err(CallFailure::of(failure, about.transport));
-            }
-            first = Some((failure, about.sign_in));
-            main = match route.lease {
-                None => self.connection_after(about.epoch).await?,
-                Some(_) => self.connection()?,
-            };
-        }
-    }
-
-    /// Chooses the main connection or an additional session for this caller.
-    async fn route(
-        &self,
-        main: UpstreamConnection,
-        caller: Option<&CallContext>,
-    ) -> Result<CallRoute, Error> {
-        if let (UpstreamConnection::Session(session), Some(caller)) = (&main, caller)
-            && let Some(lease) = self.shared.session_pool.lease(session, caller).await?
-        {
-            return Ok(lease.into());
-        }
-        Ok(CallRoute { connection: main, lease: None })
-    }
-
-    /// Reports a fault to the owner of the connection: the supervisor or the session pool.
-    fn report_fault(&self, route: &CallRoute, failure: &TransportError) {
-        let kind = match failure {
-            TransportError::SessionLost(reason) => FaultKind::SessionLost(reason.clone()),
-            TransportError::SignInReplaced => FaultKind::SessionLost(SIGN_IN_REPLACED.into()),
-            TransportError::NotSent(reason) => FaultKind::Unreachable(reason.clone()),
-            _ => return,
-        };
-        match &route.lease {
-            Some(lease) => lease.invalidate(),
-            None => {
-                let epoch = route.connection.about().epoch;
-                let _ = self.shared.fault_reports.try_send(FaultReport { epoch, kind });
-            }
-        }
-    }
-
-    pub(super) fn connection(&self) -> Result<UpstreamConnection, Error> {
-        let connection = self.shared.connection.borrow().clone();
-        connection.ok_or_else(|| self.unavailable())
-    }
-
-    /// Waits until the connection numbered `epoch` has been replaced.
-    async fn connection_after(&self, epoch: u64) -> Result<UpstreamConnection, Error> {
-        let mut receiver = self.shared.connection.clone();
-        let next = receiver.wait_for(|connection| {
-            connection.as_ref().is_none_or(|connection| connection.about().epoch > epoch)
-        });
-        let next = next.await.ok().and_then(|connection| connection.clone());
-        next.ok_or_else(|| self.unavailable())
-    }
-
-    fn unavailable(&self) -> Error {
-        let account = self.shared.account.as_ref();
-        if let Some(reason) = account.and_then(|account| account.sign_in_needed()) {
-            return Error::SignInNeeded(reason);
-        }
-        Error::Unavailable(match &*self.shared.status.borrow() {
-            ConnectionStatus::Starting => "the upstream is still starting".into(),
-            ConnectionStatus::Asleep => "the upstream is stopped because it was idle".into(),
-            ConnectionStatus::Up(_) => "the upstream is reconnecting".into(),
-            ConnectionStatus::Down { reason, .. } => reason.clone(),
-        })
-    }
+    let waiting = Gauge::enter_below(&shared.waiting, waiting).ok_or_else(busy)?;
+    let permit = timeout(wait, Arc::clone(permits).acquire_owned()).await;
+    drop(waiting);
+    permit.map_err(|_| busy())?.map_err(|_| busy())
 }
+
+/// Time that a caller waits for an upstream that is being stopped: a child process has 5 s until
+/// SIGKILL.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);

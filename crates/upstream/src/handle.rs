@@ -8,81 +8,39 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connect::Connect;
-use super::input_requests::InputBudget;
-use super::subscriptions::{Subscribed, Subscriber, SubscriptionRegistry};
-use super::supervisor::{FaultReport, Supervisor};
-use super::{
+use crate::call::active_call::{ActiveCall, SuspendedCall};
+use crate::call::route::CallRoute;
+use crate::call::{CallSlot, begin_use};
+use crate::call_metrics::{CallDurations, CallMetrics};
+use crate::connect::Connect;
+use crate::health::health_state::UpstreamHealth;
+use crate::health::keyed_backoff::KeyedBackoff;
+use crate::health::on_demand::{OnDemand, UsageGuard};
+use crate::health::status_report::State;
+use crate::input_requests::{InputBudget, MAX_SUSPENDED};
+use crate::session::connector::Connector;
+use crate::session::session_pool::SessionPool;
+use crate::shared::Shared;
+use crate::subscriptions::{Subscribed, Subscriber, SubscriptionRegistry};
+use crate::supervisor::state_publisher::StatePublisher;
+use crate::supervisor::{Supervisor, library_upstream};
+use crate::{
     ConnectionStatus, Error, ListChangeCounts, Listing, Settings, Sharing, UpstreamReport,
     UpstreamSource,
 };
-use crate::call_metrics::CallMetrics;
-use crate::health::health_state::UpstreamHealth;
-use crate::health::keyed_backoff::KeyedBackoff;
-use crate::health::on_demand::OnDemand;
-use crate::health::status_report::State;
-use crate::input_requests::MAX_SUSPENDED;
-use crate::session::connection::UpstreamConnection;
-use crate::session::connector::Connector;
-use crate::session::session_pool::SessionPool;
-use crate::supervisor::library_upstream;
-use crate::supervisor::state_publisher::StatePublisher;
 use weir_base::memory::memory_budget::{BufferLimit, MemoryBudget};
-use weir_base::metrics::Gauge;
-use weir_mcp::call::QuotaOwner;
+use weir_mcp::call::{CallOutcome, QuotaOwner, UpstreamRequest};
 use weir_mcp::kind::Kind;
 use weir_mcp::name::UpstreamName;
 use weir_mcp::resource_updates::PendingResourceUpdates;
 use weir_mcp::revision::Era;
 use weir_mcp::task::FollowedTask;
-use weir_oauth::{Account, SignInNumber, TokenOutcome};
-
-/// Fault reports queued for the supervisor. A report that does not fit is dropped: one about the
-/// same connection is already queued.
-const MAX_FAULT_REPORTS: usize = 16;
+use weir_oauth::{SignInNumber, TokenOutcome};
 
 /// Handle to an upstream and the task that keeps it connected. Cheap to clone.
 #[derive(Clone)]
 pub struct Upstream {
-    pub(super) shared: Arc<Shared>,
-}
-
-pub(super) struct Shared {
-    pub(super) settings: Arc<Settings>,
-    /// Main connection, while there is one.
-    pub(super) connection: watch::Receiver<Option<UpstreamConnection>>,
-    /// Additional sessions.
-    pub(super) session_pool: Arc<SessionPool>,
-    pub(super) status: watch::Receiver<ConnectionStatus>,
-    pub(super) changes: watch::Receiver<ListChangeCounts>,
-    pub(super) fault_reports: mpsc::Sender<FaultReport>,
-    /// Resource and task subscriptions of clients.
-    pub(super) subscriptions: Arc<SubscriptionRegistry>,
-    /// Permits of the calls in flight.
-    pub(super) permits: Arc<Semaphore>,
-    pub(super) waiting: Arc<Gauge>,
-    pub(super) health: Arc<UpstreamHealth>,
-    /// Account at the upstream, if it needs one.
-    pub(super) account: Option<Arc<Account>>,
-    /// Memory budget of its messages.
-    pub(super) budget: MemoryBudget,
-    /// Users of an on-demand upstream.
-    pub(super) on_demand: Arc<OnDemand>,
-    /// Slots of the calls that wait for client input.
-    pub(super) suspended_slots: Arc<Semaphore>,
-    /// Byte budget of their input requests.
-    pub(super) input_budget: InputBudget,
-    /// Tracker of the tasks in which suspended calls run.
-    pub(super) tracker: TaskTracker,
-    pub(super) stop: CancellationToken,
-    pub(super) calls: CallMetrics,
-}
-
-/// The last handle is gone and no call is in flight: the supervisor stops.
-impl Drop for Shared {
-    fn drop(&mut self) {
-        self.stop.cancel();
-    }
+    shared: Arc<Shared>,
 }
 
 impl Upstream {
@@ -292,16 +250,32 @@ impl Upstream {
         self.shared.changes.clone()
     }
 
+    /// Sends a call once, and records it in the upstream's metrics and in those of `all` upstreams.
+    /// Dropping the future cancels the call.
+    pub async fn call(
+        &self,
+        call: Box<UpstreamRequest>,
+        all: &CallDurations,
+    ) -> Result<CallOutcome<SuspendedCall>, Error> {
+        let recorder = self.shared.calls.begin(all, call.method);
+        let outcome = match CallSlot::acquire(&self.shared).await {
+            Ok(slot) => ActiveCall::begin(&self.shared, slot, call).drive().await,
+            Err(error) => Err(error),
+        };
+        recorder.end(&outcome);
+        outcome
+    }
+
     /// Lists a kind through all pages. A stopped on-demand upstream is not started. A kind that the
     /// upstream does not declare gives an empty list, without a request.
     pub async fn list(&self, kind: Kind) -> Result<Listing, Error> {
         let settings = &self.shared.settings;
         let _held = self.shared.on_demand.begin_passive();
-        if !self.connection()?.about().has(kind.topic()) {
+        if !self.shared.connection()?.about().has(kind.topic()) {
             return Ok(Listing::default());
         }
         let mut guard = self.shared.health.begin()?;
-        let listed = self.with_connection(None, |connection| async move {
+        let listed = CallRoute::send(&self.shared, None, |connection| async move {
             if !connection.about().has(kind.topic()) {
                 return Ok(Listing::default());
             }
@@ -328,8 +302,8 @@ impl Upstream {
         dirty: &PendingResourceUpdates,
         owner: &QuotaOwner,
     ) -> Result<Subscribed, Error> {
-        let usage = self.acquire_usage().await;
-        if !self.connection()?.about().capabilities.subscribe {
+        let usage = begin_use(&self.shared).await;
+        if !self.shared.connection()?.about().capabilities.subscribe {
             return Ok(Subscribed::Refused(None));
         }
         self.shared.subscriptions.join(uri, Subscriber::Resource(dirty.clone()), owner, usage).await
@@ -344,8 +318,8 @@ impl Upstream {
         task: FollowedTask,
         owner: &QuotaOwner,
     ) -> Result<Subscribed, Error> {
-        let usage = self.acquire_usage().await;
-        let connection = self.connection()?;
+        let usage = begin_use(&self.shared).await;
+        let connection = self.shared.connection()?;
         let about = connection.about();
         let supports_tasks = about.era() == Era::Modern && about.capabilities.has_tasks();
         let shares_tasks = !matches!(self.shared.settings.sharing, Sharing::Client);
@@ -356,4 +330,42 @@ impl Upstream {
         let subscriber = Subscriber::Task(FollowedTask { scope, ..task });
         self.shared.subscriptions.task_registry().join(own, subscriber, owner, usage).await
     }
+
+    // === Start on demand ===
+
+    /// Requests a start of a stopped on-demand upstream, so that it is listed.
+    pub fn start_if_idle(&self) {
+        if self.shared.on_demand.is_lazy {
+            self.shared.on_demand.request_start();
+        }
+    }
+
+    /// Starts a stopped on-demand upstream and waits for that for a bounded time. The upstream is
+    /// not stopped for idleness until the guard is dropped.
+    pub async fn start_and_keep_alive(&self) -> KeepAliveGuard {
+        KeepAliveGuard { _usage: begin_use(&self.shared).await }
+    }
+
+    /// Returns the era of the server; a stopped on-demand upstream is started for that. Waits while
+    /// the upstream is starting; `None` if it is not connected then.
+    pub async fn era(&self) -> Option<Era> {
+        let _usage = begin_use(&self.shared).await;
+        Some(self.shared.connection().ok()?.about().era())
+    }
+
+    /// Keeps a running upstream from being stopped for idleness until the guard is dropped. A
+    /// stopped one is not started.
+    pub fn keep_alive(&self) -> KeepAliveGuard {
+        KeepAliveGuard { _usage: self.shared.on_demand.begin_passive() }
+    }
 }
+
+/// Guard that keeps an upstream from being stopped for idleness.
+#[derive(Debug)]
+pub struct KeepAliveGuard {
+    _usage: Option<UsageGuard>,
+}
+
+/// Fault reports queued for the supervisor. A report that does not fit is dropped: one about the
+/// same connection is already queued.
+const MAX_FAULT_REPORTS: usize = 16;

@@ -29,6 +29,7 @@ mod input_requests;
 mod message;
 pub mod process;
 mod session;
+mod shared;
 mod subscriptions;
 mod supervisor;
 mod task_owners;
@@ -64,9 +65,8 @@ use weir_oauth as oauth;
 pub use crate::call::active_call::SuspendedCall;
 pub use crate::call_metrics::CallMetrics;
 pub(crate) use crate::health::status_report::UpstreamReport;
-pub use call::KeepAliveGuard;
 pub use connection_info::{ConnectionInfo, MAX_INSTRUCTIONS_BYTES};
-pub use handle::Upstream;
+pub use handle::{KeepAliveGuard, Upstream};
 pub use subscriptions::{Subscribed, Subscription};
 
 /// Configuration of one upstream.

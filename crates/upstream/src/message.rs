@@ -5,7 +5,6 @@
 //! protocol eras or the meaning of messages: a cancellation is sent and a stream is resumed where
 //! `OutboundRequest::cancel` or `resume` says so.
 
-pub(crate) mod request_headers;
 pub(crate) mod request_params;
 
 use std::sync::Arc;
@@ -13,13 +12,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::StatusCode;
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::{HeaderMap, StatusCode};
 use tokio::sync::mpsc;
 
 use super::Error;
 use super::input_requests::InputRequests;
 use super::task_owners::TaskClaim;
-use crate::message::request_headers::RequestHeaders;
 use crate::message::request_params::RequestParams;
 use weir_base::json::{self, Object, WatchedMember};
 use weir_base::memory::memory_budget::BufferError;
@@ -114,6 +113,57 @@ impl OutboundRequest {
             self.params.add_meta(meta::PROGRESS_TOKEN, id.as_bytes());
         }
         jsonrpc::write_request(&id, self.method, &self.params.take_text())
+    }
+}
+
+// === RequestHeaders ===
+
+/// HTTP headers of a request: those that all requests of a session have in common, and its own.
+/// Empty for transports without headers. Cheap to clone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct RequestHeaders {
+    common: Arc<HeaderMap>,
+    /// They replace the common ones of their names. Several of one name follow each other.
+    own: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl RequestHeaders {
+    /// Creates the headers that requests have in common.
+    pub(crate) fn new(headers: HeaderMap) -> Self {
+        // Copies of the map have this capacity, too.
+        let mut common = HeaderMap::with_capacity(headers.len() + USUAL_OWN_HEADERS);
+        common.extend(headers);
+        Self { common: Arc::new(common), own: Vec::new() }
+    }
+
+    /// Sets one of the request's own headers.
+    pub(crate) fn set(&mut self, name: HeaderName, value: HeaderValue) {
+        self.remove(&name);
+        self.own.push((name, value));
+    }
+
+    /// Removes one of the request's own headers.
+    pub(crate) fn remove(&mut self, name: &HeaderName) {
+        self.own.retain(|(other, _)| other != name);
+    }
+
+    /// Adds headers of which the request has none.
+    pub(crate) fn add_all(&mut self, headers: &HeaderMap) {
+        self.own.extend(headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+    }
+
+    /// Returns all headers as they are sent.
+    pub(crate) fn to_map(&self) -> HeaderMap {
+        let mut all = HeaderMap::clone(&self.common);
+        let mut previous = None;
+        for (name, value) in &self.own {
+            if previous.replace(name) == Some(name) {
+                all.append(name, value.clone());
+            } else {
+                all.insert(name, value.clone());
+            }
+        }
+        all
     }
 }
 
@@ -298,5 +348,34 @@ pub(crate) fn error_text(error: &Bytes) -> String {
     match object.get_string("message") {
         Some(message) => quote(&message, 200),
         None => "an error without a message".into(),
+    }
+}
+
+/// Capacity for the headers of a single request: method, name and length.
+const USUAL_OWN_HEADERS: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_headers_replace_common_ones_and_several_of_a_name_are_all_sent() {
+        const A: HeaderName = HeaderName::from_static("a");
+        const B: HeaderName = HeaderName::from_static("b");
+        let map = |pairs: &[(HeaderName, &'static str)]| {
+            let mut map = HeaderMap::new();
+            for (name, value) in pairs {
+                map.append(name, HeaderValue::from_static(value));
+            }
+            map
+        };
+        let mut headers = RequestHeaders::new(map(&[(A, "1"), (A, "2"), (B, "3")]));
+        assert_eq!(headers.to_map(), map(&[(A, "1"), (A, "2"), (B, "3")]));
+        headers.add_all(&map(&[(A, "4"), (A, "5")]));
+        assert_eq!(headers.to_map(), map(&[(A, "4"), (A, "5"), (B, "3")]));
+        headers.set(A, HeaderValue::from_static("6"));
+        assert_eq!(headers.to_map(), map(&[(A, "6"), (B, "3")]));
+        headers.remove(&A);
+        assert_eq!(headers.to_map(), map(&[(A, "1"), (A, "2"), (B, "3")]));
     }
 }

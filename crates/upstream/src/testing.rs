@@ -139,13 +139,14 @@ pub(super) fn sole_client_settings(over: TestTransport, caller: &CallContext) ->
     Settings { sharing: Sharing::Sole(super::declared_capabilities(caller)), ..settings(over) }
 }
 
-impl Upstream {
-    /// Sends a call that no other upstream's metrics matter for.
-    pub(super) async fn call(
-        &self,
-        call: Box<UpstreamRequest>,
-    ) -> Result<CallOutcome<SuspendedCall>, Error> {
-        self.call_recorded(call, &CallDurations::default()).await
+/// Sends calls of which the metrics of all upstreams do not matter.
+pub(super) trait SendCall {
+    async fn send(&self, call: Box<UpstreamRequest>) -> Result<CallOutcome<SuspendedCall>, Error>;
+}
+
+impl SendCall for Upstream {
+    async fn send(&self, call: Box<UpstreamRequest>) -> Result<CallOutcome<SuspendedCall>, Error> {
+        self.call(call, &CallDurations::default()).await
     }
 }
 

@@ -1,5 +1,5 @@
-//! Transports to an upstream: stdio, Streamable HTTP and the deprecated HTTP+SSE, and the
-//! dispatcher of the messages that arrive.
+//! Transports to an upstream: stdio, Streamable HTTP and the deprecated HTTP+SSE; requests in
+//! flight on any of them, and the dispatcher of the messages that arrive.
 
 pub(crate) mod child;
 pub(crate) mod cookies;
@@ -13,7 +13,6 @@ pub(crate) mod json_body;
 pub(crate) mod junk_limits;
 pub(crate) mod lifetime;
 pub(crate) mod min_rate;
-pub(crate) mod request_in_flight;
 pub(crate) mod sse_body;
 pub(crate) mod stdio;
 pub(crate) mod streamable_http;
@@ -23,15 +22,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::HeaderMap;
 
-use crate::message::request_headers::RequestHeaders;
-use crate::message::{OutboundRequest, SIGN_IN_REPLACED, TransportError};
-use crate::transport::dispatcher::Dispatcher;
+use crate::message::{
+    OutboundRequest, RequestHeaders, SIGN_IN_REPLACED, SentFlag, TransportError,
+    cancel_notification,
+};
+use crate::transport::dispatcher::{Dispatcher, PendingUpstreamResponse};
 use crate::transport::http_client::HttpClient;
 use crate::transport::http_sse::HttpSseTransport;
 use crate::transport::lifetime::ConnectionLifetime;
 use crate::transport::stdio::StdioTransport;
 use crate::transport::streamable_http::StreamableHttpTransport;
-use weir_mcp::call::ResponseOutcome;
+use weir_mcp::call::{CancelReason, ResponseOutcome};
+use weir_mcp::call_notifications::NotificationSink;
 
 /// Connection to a server over one of three transports. Cheap to clone.
 #[derive(Clone)]
@@ -166,6 +168,56 @@ impl Transport {
             Self::Stdio(transport) => Err(transport),
             Self::Http(transport) => Ok(&transport.http_client),
             Self::Sse(transport) => Ok(&transport.http_client),
+        }
+    }
+}
+
+// === RequestInFlight ===
+
+/// Request in flight. Dropping it before its response sends the cancellation, if it has one and
+/// the request has begun to be written: one that never was needs none.
+pub(crate) struct RequestInFlight<Cancel: FnOnce(Bytes)> {
+    /// Response, where it arrives on a stream that requests share.
+    pub(crate) response: PendingUpstreamResponse,
+    sent: SentFlag,
+    cancel_reason: CancelReason,
+    /// Sends the cancellation without waiting; `None` where none is to be sent (any more).
+    cancel: Option<Cancel>,
+}
+
+impl<Cancel: FnOnce(Bytes)> RequestInFlight<Cancel> {
+    /// Registers a request, and encodes it under the id that was issued for it; `None` if the
+    /// connection is closed.
+    pub(crate) fn register(
+        dispatcher: &Dispatcher,
+        request: &mut OutboundRequest,
+        cancel: Option<Cancel>,
+    ) -> Option<(Self, Bytes)> {
+        let context = std::mem::take(&mut request.context);
+        let notifications = context.notifications.as_ref();
+        let wants_progress = notifications.is_some_and(NotificationSink::wants_progress);
+        let response = dispatcher.pending.open(context)?;
+        let message = request.write(response.id(), wants_progress);
+        let (sent, cancel_reason) = (request.sent.clone(), request.cancel_reason.clone());
+        Some((Self { response, sent, cancel_reason, cancel }, message))
+    }
+
+    /// Id that was issued for the request.
+    pub(crate) fn id(&self) -> u64 {
+        self.response.id()
+    }
+
+    /// Makes sure that no cancellation is sent any more.
+    pub(crate) fn disarm_cancel(&mut self) {
+        self.cancel = None;
+    }
+}
+
+impl<Cancel: FnOnce(Bytes)> Drop for RequestInFlight<Cancel> {
+    fn drop(&mut self) {
+        let Some(cancel) = self.cancel.take() else { return };
+        if self.sent.is_sent() && self.response.is_open() {
+            cancel(cancel_notification(self.response.id(), &self.cancel_reason));
         }
     }
 }

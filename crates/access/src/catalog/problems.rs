@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::item::ExportedItem;
-use super::{Catalog, CatalogSource};
+use super::{CatalogSource, ExportRules};
 use weir_mcp::definition::item::{Item, ItemDefect, MAX_URI_BYTES};
 use weir_mcp::kind::Kind;
 use weir_mcp::name::UpstreamName;
@@ -191,44 +191,48 @@ impl fmt::Display for ExportProblem {
 const OLDER: &str =
     "`outputSchema` is left out for clients before 2026-07-28, some of which cannot read it";
 
-impl Catalog {
-    /// Currently excluded items with the reasons, by upstream in the order of the configuration
-    /// file and by kind. Upstreams and kinds without problems are omitted.
-    pub fn problems(&self) -> Vec<(UpstreamName, Kind, ExportProblems)> {
-        let writer = self.lock_writer();
-        let mut found = Vec::new();
-        for (export, source) in self.settings.exports.iter().zip(&writer.sources) {
-            for (kind, exported) in Kind::ALL.into_iter().zip(&source.exported) {
-                let Some(exported) = exported else { continue };
-                let mut problems = exported.problems.clone();
-                problems.others.extend(&source.owned_by_others[kind.index()]);
-                if !problems.is_empty() {
-                    found.push((export.name.clone(), kind, problems));
-                }
+/// Returns the excluded items of these upstreams with the reasons, by upstream in the order of the
+/// configuration file and by kind. Upstreams and kinds without problems are omitted.
+pub(super) fn of_all(
+    exports: &[ExportRules],
+    sources: &[CatalogSource],
+) -> Vec<(UpstreamName, Kind, ExportProblems)> {
+    let mut found = Vec::new();
+    for (export, source) in exports.iter().zip(sources) {
+        for (kind, exported) in Kind::ALL.into_iter().zip(&source.exported) {
+            let Some(exported) = exported else { continue };
+            let mut problems = exported.problems.clone();
+            problems.others.extend(&source.owned_by_others[kind.index()]);
+            if !problems.is_empty() {
+                found.push((export.name.clone(), kind, problems));
             }
         }
-        found
     }
+    found
+}
 
-    /// Finds the items of a kind that several upstreams list under the same URI.
-    pub(super) fn find_owned_by_others(&self, sources: &mut [CatalogSource], kind: Kind) {
-        let names = || self.settings.exports.iter().map(|export| &export.name);
-        let lists = sources.iter().map(|source| source.exported(kind));
-        let lists = lists.map(|exported| exported.map_or(&[][..], |it| &it.items));
-        let found = owned_by_others(&names().zip(lists).collect::<Vec<_>>());
-        for ((upstream, source), problems) in names().zip(sources).zip(found) {
-            let known = &mut source.owned_by_others[kind.index()];
-            if !problems.is_empty() && *known != problems {
-                tracing::warn!(%upstream, %kind, %problems, "items of several upstreams");
-            }
-            *known = problems;
+/// Finds the items of a kind that several upstreams list under the same URI.
+pub(super) fn find_owned_by_others(
+    exports: &[ExportRules],
+    sources: &mut [CatalogSource],
+    kind: Kind,
+) {
+    let names = || exports.iter().map(|export| &export.name);
+    let lists = sources.iter().map(|source| source.exported(kind));
+    let lists = lists.map(|exported| exported.map_or(&[][..], |it| &it.items));
+    let found = owned_by_others(&names().zip(lists).collect::<Vec<_>>());
+    for ((upstream, source), problems) in names().zip(sources).zip(found) {
+        let known = &mut source.owned_by_others[kind.index()];
+        if !problems.is_empty() && *known != problems {
+            tracing::warn!(%upstream, %kind, %problems, "items of several upstreams");
         }
+        *known = problems;
     }
 }
 
 /// Returns for each of these lists, in the order of the file, the items whose URI an upstream
 /// before it lists as well: clients that may see both get that of the first.
-pub(super) fn owned_by_others(lists: &[(&UpstreamName, &[Arc<ExportedItem>])]) -> Vec<ProblemList> {
+fn owned_by_others(lists: &[(&UpstreamName, &[Arc<ExportedItem>])]) -> Vec<ProblemList> {
     let mut found = vec![ProblemList::default(); lists.len()];
     if lists.iter().filter(|(_, items)| !items.is_empty()).count() < 2 {
         return found;

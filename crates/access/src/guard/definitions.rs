@@ -26,106 +26,104 @@ struct DefinitionFindings {
     in_member_name: bool,
 }
 
-impl UpstreamGuard {
-    /// Checks listed definitions of a kind: some items are rewritten, others are marked with a
-    /// defect.
-    pub(super) fn inspect_definitions(&self, kind: Kind, items: &mut [Item]) {
-        let is_idle = self.rules.hidden_text == HiddenText::Pass && self.rules.redact.is_empty();
-        if is_idle {
-            return;
+/// Checks listed definitions of a kind: some items are rewritten, others are marked with a
+/// defect.
+pub(super) fn inspect_definitions(guard: &UpstreamGuard, kind: Kind, items: &mut [Item]) {
+    let is_idle = guard.rules.hidden_text == HiddenText::Pass && guard.rules.redact.is_empty();
+    if is_idle {
+        return;
+    }
+    let (mut hidden, mut redacted) = (Vec::new(), Vec::new());
+    for item in items.iter_mut().filter(|item| item.defect.is_none()) {
+        let found = inspect_item(guard, item);
+        if let Some(letter) = found.hidden {
+            hidden.push(format!("{:?} ({})", item.key, visible_form(letter)));
         }
-        let (mut hidden, mut redacted) = (Vec::new(), Vec::new());
-        for item in items.iter_mut().filter(|item| item.defect.is_none()) {
-            let found = self.inspect_item(item);
-            if let Some(letter) = found.hidden {
-                hidden.push(format!("{:?} ({})", item.key, visible_form(letter)));
-            }
-            if found.is_redacted {
-                redacted.push(format!("{:?}", item.key));
-            }
-        }
-        let items = hidden.len() + redacted.len();
-        let found: Vec<_> = [&hidden[..], &redacted[..]].concat();
-        if !self.stats.is_new(kind, &found) || items == 0 {
-            return;
-        }
-        self.stats.count(|counts| counts.definitions += items as u64);
-        let upstream = &self.upstream;
-        for (mut found, message) in
-            [(hidden, "definitions contain hidden text"), (redacted, "definitions redacted")]
-        {
-            let items = found.len();
-            if items > 0 {
-                found.truncate(MAX_LOGGED_ITEMS);
-                let first = found.join(", ");
-                tracing::warn!(%upstream, %kind, items, first, "{message}");
-            }
+        if found.is_redacted {
+            redacted.push(format!("{:?}", item.key));
         }
     }
+    let items = hidden.len() + redacted.len();
+    let found: Vec<_> = [&hidden[..], &redacted[..]].concat();
+    if !guard.stats.is_new(kind, &found) || items == 0 {
+        return;
+    }
+    guard.stats.count(|counts| counts.definitions += items as u64);
+    let upstream = &guard.upstream;
+    for (mut found, message) in
+        [(hidden, "definitions contain hidden text"), (redacted, "definitions redacted")]
+    {
+        let items = found.len();
+        if items > 0 {
+            found.truncate(MAX_LOGGED_ITEMS);
+            let first = found.join(", ");
+            tracing::warn!(%upstream, %kind, items, first, "{message}");
+        }
+    }
+}
 
-    /// Checks the instructions of an upstream.
-    pub(super) fn inspect_instructions(&self, text: Arc<str>) -> Option<Arc<str>> {
-        let setting = self.rules.hidden_text;
+/// Checks the instructions of an upstream.
+pub(super) fn inspect_instructions(guard: &UpstreamGuard, text: Arc<str>) -> Option<Arc<str>> {
+    let setting = guard.rules.hidden_text;
+    let mut hidden = None;
+    let Some(clean) = clean(&text, setting, &guard.rules.redact, false, &mut hidden) else {
+        return Some(text);
+    };
+    let upstream = &guard.upstream;
+    if let Some(letter) = hidden.map(visible_form) {
+        tracing::warn!(%upstream, letter, "instructions contain hidden text");
+    }
+    if clean.redacted {
+        tracing::warn!(%upstream, "instructions redacted");
+    }
+    match (hidden, setting) {
+        (Some(_), HiddenText::Refuse) => None,
+        _ => Some(clean.text.map_or(text, Arc::from)),
+    }
+}
+
+/// Rewrites the item's definition, or marks it with a defect. Afterwards the item's key
+/// contains no redacted text.
+fn inspect_item(guard: &UpstreamGuard, item: &mut Item) -> DefinitionFindings {
+    let (setting, patterns) = (guard.rules.hidden_text, &*guard.rules.redact);
+    let (text, mut found) = (item.definition.to_bytes(), DefinitionFindings::default());
+    if patterns.is_empty() && !invisible_text::may_contain_hidden(&text) {
+        return found;
+    }
+    let text = std::str::from_utf8(&text).expect("an Object is always valid UTF-8");
+    let new = json::rewrite_strings(text, |string| {
         let mut hidden = None;
-        let Some(clean) = clean(&text, setting, &self.rules.redact, false, &mut hidden) else {
-            return Some(text);
-        };
-        let upstream = &self.upstream;
-        if let Some(letter) = hidden.map(visible_form) {
-            tracing::warn!(%upstream, letter, "instructions contain hidden text");
+        let clean = clean(&string.text(), setting, patterns, string.is_name, &mut hidden)?;
+        found.hidden = found.hidden.or(hidden);
+        found.is_redacted |= clean.redacted;
+        found.in_member_name |= clean.redacted && string.is_name;
+        clean.text
+    });
+    let mut hidden_in_key = None;
+    let key = clean(&item.key, setting, patterns, false, &mut hidden_in_key);
+    let redacted_key = key.filter(|key| key.redacted).and_then(|key| key.text);
+    let new = new.map(Object::parse);
+    item.defect = match (found.hidden, setting, new) {
+        _ if redacted_key.is_some() || found.in_member_name => Some(ItemDefect::Redacted),
+        (Some(_), HiddenText::Refuse, _) => Some(ItemDefect::HiddenText),
+        (_, _, None) => None,
+        // The name or URI cannot be rewritten: the upstream would not recognize it.
+        (_, _, Some(_)) if hidden_in_key.is_some() && rewrites(setting) => {
+            Some(ItemDefect::HiddenText)
         }
-        if clean.redacted {
-            tracing::warn!(%upstream, "instructions redacted");
+        (_, _, Some(Err(_))) => Some(ItemDefect::HiddenText),
+        (_, _, Some(Ok(new))) if found.is_redacted && renames_arguments(item, &new) => {
+            Some(ItemDefect::Redacted)
         }
-        match (hidden, setting) {
-            (Some(_), HiddenText::Refuse) => None,
-            _ => Some(clean.text.map_or(text, Arc::from)),
+        (_, _, Some(Ok(new))) => {
+            item.definition = new;
+            None
         }
+    };
+    if let Some(key) = redacted_key {
+        item.key = key.into();
     }
-
-    /// Rewrites the item's definition, or marks it with a defect. Afterwards the item's key
-    /// contains no redacted text.
-    fn inspect_item(&self, item: &mut Item) -> DefinitionFindings {
-        let (setting, patterns) = (self.rules.hidden_text, &*self.rules.redact);
-        let (text, mut found) = (item.definition.to_bytes(), DefinitionFindings::default());
-        if patterns.is_empty() && !invisible_text::may_contain_hidden(&text) {
-            return found;
-        }
-        let text = std::str::from_utf8(&text).expect("an Object is always valid UTF-8");
-        let new = json::rewrite_strings(text, |string| {
-            let mut hidden = None;
-            let clean = clean(&string.text(), setting, patterns, string.is_name, &mut hidden)?;
-            found.hidden = found.hidden.or(hidden);
-            found.is_redacted |= clean.redacted;
-            found.in_member_name |= clean.redacted && string.is_name;
-            clean.text
-        });
-        let mut hidden_in_key = None;
-        let key = clean(&item.key, setting, patterns, false, &mut hidden_in_key);
-        let redacted_key = key.filter(|key| key.redacted).and_then(|key| key.text);
-        let new = new.map(Object::parse);
-        item.defect = match (found.hidden, setting, new) {
-            _ if redacted_key.is_some() || found.in_member_name => Some(ItemDefect::Redacted),
-            (Some(_), HiddenText::Refuse, _) => Some(ItemDefect::HiddenText),
-            (_, _, None) => None,
-            // The name or URI cannot be rewritten: the upstream would not recognize it.
-            (_, _, Some(_)) if hidden_in_key.is_some() && rewrites(setting) => {
-                Some(ItemDefect::HiddenText)
-            }
-            (_, _, Some(Err(_))) => Some(ItemDefect::HiddenText),
-            (_, _, Some(Ok(new))) if found.is_redacted && renames_arguments(item, &new) => {
-                Some(ItemDefect::Redacted)
-            }
-            (_, _, Some(Ok(new))) => {
-                item.definition = new;
-                None
-            }
-        };
-        if let Some(key) = redacted_key {
-            item.key = key.into();
-        }
-        found
-    }
+    found
 }
 
 /// Returns whether this setting rewrites invisible text.

@@ -48,210 +48,205 @@ pub(super) struct KeptTexts {
     pause_ends: Option<Instant>,
 }
 
-impl Pins {
-    /// Selects the texts of a list that are to be stored: those of approved definitions and, in
-    /// mode `alert`, those that were seen first.
-    pub(super) fn select_texts(
-        &self,
-        state: &mut State,
-        upstream: &UpstreamName,
-        (at, items): (usize, &[Item]),
-        listed: &ListedItems,
-        approved: Option<&BTreeMap<String, Digest>>,
-    ) -> TextsToKeep {
-        let Some(texts) = &self.texts else { return TextsToKeep::default() };
-        let mut keep = TextsToKeep::default();
-        let first_seen = match (approved, self.mode(upstream)) {
-            (None, Mode::Alert) => {
-                let seen = load_first_seen(&mut state.kept, texts, upstream);
-                keep.first_seen = add_first_seen(seen, upstream, |seen| {
-                    let seen = seen.kinds[at].get_or_insert_default();
-                    let new = listed.iter().filter(|(key, _)| !seen.contains_key(*key));
-                    let new: Vec<_> = new.take(MAX_FIRST_SEEN).collect();
-                    if seen.len() + new.len() > MAX_FIRST_SEEN {
-                        seen.retain(|key, _| listed.contains_key(key));
-                    }
-                    let space = MAX_FIRST_SEEN.saturating_sub(seen.len());
-                    let added = new.iter().take(space);
-                    seen.extend(added.map(|(key, item)| ((*key).clone(), item.digest)));
-                    !new.is_empty() && space > 0
-                });
-                state.kept.first_seen.get(upstream).and_then(|seen| seen.kinds[at].clone())
-            }
-            _ => None,
-        };
-        let Some(wanted) = approved.or(first_seen.as_ref()) else { return keep };
-        let mut bytes = 0;
-        if state.kept.pause_ends.is_some_and(|end| Instant::now() < end) {
-            return keep;
-        }
-        for item in items {
-            let Some(seen) = listed.get(&*item.key) else { continue };
-            if wanted.get(&*item.key) != Some(&seen.digest) {
-                continue;
-            }
-            let stored = state.kept.stored.get(&seen.digest);
-            if stored.is_none_or(|bytes| !texts.has(&seen.digest, *bytes)) {
-                let text = canonical(&item.definition.to_bytes());
-                bytes += text.len();
-                keep.texts.push((seen.digest, text));
-                // The next listing stores the others.
-                if bytes > MAX_BATCH_BYTES {
-                    break;
+/// Selects the texts of a list that are to be stored: those of approved definitions and, in
+/// mode `alert`, those that were seen first.
+pub(super) fn select_texts(
+    pins: &Pins,
+    state: &mut State,
+    upstream: &UpstreamName,
+    (at, items): (usize, &[Item]),
+    listed: &ListedItems,
+    approved: Option<&BTreeMap<String, Digest>>,
+) -> TextsToKeep {
+    let Some(texts) = &pins.texts else { return TextsToKeep::default() };
+    let mut keep = TextsToKeep::default();
+    let first_seen = match (approved, pins.mode(upstream)) {
+        (None, Mode::Alert) => {
+            let seen = load_first_seen(&mut state.kept, texts, upstream);
+            keep.first_seen = add_first_seen(seen, upstream, |seen| {
+                let seen = seen.kinds[at].get_or_insert_default();
+                let new = listed.iter().filter(|(key, _)| !seen.contains_key(*key));
+                let new: Vec<_> = new.take(MAX_FIRST_SEEN).collect();
+                if seen.len() + new.len() > MAX_FIRST_SEEN {
+                    seen.retain(|key, _| listed.contains_key(key));
                 }
-            }
-        }
-        keep
-    }
-
-    /// Selects the text of an upstream's instructions, like [`Self::select_texts`].
-    pub(super) fn select_instructions(
-        &self,
-        state: &mut State,
-        upstream: &UpstreamName,
-        text: Option<&Arc<str>>,
-        approved: Option<Option<Digest>>,
-    ) -> TextsToKeep {
-        let Some(texts) = &self.texts else { return TextsToKeep::default() };
-        let digest = text.map(|text| Digest::of_text(text));
-        let is_approved = state.lock.upstreams.contains_key(upstream.as_str());
-        let mut keep = TextsToKeep::default();
-        let wanted = match (is_approved, self.mode(upstream)) {
-            (false, Mode::Alert) => {
-                let seen = load_first_seen(&mut state.kept, texts, upstream);
-                keep.first_seen = add_first_seen(seen, upstream, |seen| {
-                    let is_first = seen.instructions.is_none();
-                    seen.instructions.get_or_insert(digest);
-                    is_first
-                });
-                state.kept.first_seen.get(upstream).and_then(|seen| seen.instructions)
-            }
-            _ => approved.filter(|_| is_approved),
-        };
-        if let (Some(text), Some(digest)) = (text, digest)
-            && wanted == Some(Some(digest))
-        {
-            keep.texts.push((digest, canonical(&json::quote(text))));
-        }
-        keep
-    }
-
-    /// Selects the texts of all lists of an upstream after an approval, in mode `review`.
-    pub(super) fn select_approved(
-        &self,
-        state: &mut State,
-        upstream: &UpstreamName,
-    ) -> Vec<TextsToKeep> {
-        let Some(pinned) = state.lock.upstreams.get(upstream.as_str()).cloned() else {
-            return Vec::new();
-        };
-        let Some(lists) = state.upstreams.get(upstream) else { return Vec::new() };
-        let text = lists.instructions_text.clone();
-        let lists: Vec<_> = lists
-            .kinds
-            .iter()
-            .map(|list| list.as_ref().map(|it| (Arc::clone(&it.listed), it.items.clone())))
-            .collect();
-        let mut all =
-            vec![self.select_instructions(state, upstream, text.as_ref(), pinned.instructions)];
-        for (at, list) in lists.into_iter().enumerate() {
-            let Some((listed, items)) = list else { continue };
-            let approved = pinned.kinds[at].as_ref();
-            all.push(self.select_texts(state, upstream, (at, &items), &listed, approved));
-        }
-        all
-    }
-
-    /// Stores texts. Blocks, and must not be called under the mutex.
-    pub(super) fn store_texts(&self, upstream: &UpstreamName, keep: TextsToKeep) {
-        let TextsToKeep { mut texts, first_seen } = keep;
-        let Some(folder) = &self.texts else { return };
-        let secrets = self.secrets_of(upstream);
-        texts.retain(|(_, text)| !secrets.are_in(text));
-        if texts.is_empty() && first_seen.is_none() {
-            return;
-        }
-        let importance = self.importances();
-        let (stored, mut problem) = weir_base::tasks::cpu_bound::run_long(|| {
-            let (stored, problem) = folder.write(texts, |digest| {
-                importance.get(digest).copied().unwrap_or(Importance::Former)
+                let space = MAX_FIRST_SEEN.saturating_sub(seen.len());
+                let added = new.iter().take(space);
+                seen.extend(added.map(|(key, item)| ((*key).clone(), item.digest)));
+                !new.is_empty() && space > 0
             });
-            let written =
-                first_seen.map_or(Ok(()), |seen| folder.write_first_seen(upstream.as_str(), &seen));
-            (stored, problem.or(written.err()))
-        });
-        let kept = &mut self.lock().kept;
-        kept.stored.retain(|digest, _| importance.contains_key(digest));
-        kept.stored.extend(stored);
-        let why = problem.take().map(|error| error.to_string());
-        if let Some(why) = why.as_ref().filter(|why| kept.last_problem.as_ref() != Some(*why)) {
-            tracing::warn!(%upstream, why, "approved texts cannot be stored");
+            state.kept.first_seen.get(upstream).and_then(|seen| seen.kinds[at].clone())
         }
-        kept.pause_ends = why.as_ref().map(|_| Instant::now() + PAUSE);
-        kept.last_problem = why.or(kept.last_problem.take());
+        _ => None,
+    };
+    let Some(wanted) = approved.or(first_seen.as_ref()) else { return keep };
+    let mut bytes = 0;
+    if state.kept.pause_ends.is_some_and(|end| Instant::now() < end) {
+        return keep;
     }
+    for item in items {
+        let Some(seen) = listed.get(&*item.key) else { continue };
+        if wanted.get(&*item.key) != Some(&seen.digest) {
+            continue;
+        }
+        let stored = state.kept.stored.get(&seen.digest);
+        if stored.is_none_or(|bytes| !texts.has(&seen.digest, *bytes)) {
+            let text = canonical(&item.definition.to_bytes());
+            bytes += text.len();
+            keep.texts.push((seen.digest, text));
+            // The next listing stores the others.
+            if bytes > MAX_BATCH_BYTES {
+                break;
+            }
+        }
+    }
+    keep
+}
 
-    /// Returns how important the texts of the present approvals are.
-    fn importances(&self) -> HashMap<Digest, Importance> {
-        let state = self.lock();
-        let all = |pinned: &Pinned| {
-            let items = pinned.kinds.iter().flatten().flat_map(BTreeMap::values).copied();
-            items.chain(pinned.instructions.flatten()).collect::<Vec<_>>()
-        };
-        let seen = state.kept.first_seen.values().flat_map(all);
-        let seen = seen.map(|digest| (digest, Importance::FirstSeen));
-        let approved = state.lock.upstreams.values().flat_map(all);
-        seen.chain(approved.map(|digest| (digest, Importance::Approved))).collect()
+/// Selects the text of an upstream's instructions, like [`select_texts`].
+pub(super) fn select_instructions(
+    pins: &Pins,
+    state: &mut State,
+    upstream: &UpstreamName,
+    text: Option<&Arc<str>>,
+    approved: Option<Option<Digest>>,
+) -> TextsToKeep {
+    let Some(texts) = &pins.texts else { return TextsToKeep::default() };
+    let digest = text.map(|text| Digest::of_text(text));
+    let is_approved = state.lock.upstreams.contains_key(upstream.as_str());
+    let mut keep = TextsToKeep::default();
+    let wanted = match (is_approved, pins.mode(upstream)) {
+        (false, Mode::Alert) => {
+            let seen = load_first_seen(&mut state.kept, texts, upstream);
+            keep.first_seen = add_first_seen(seen, upstream, |seen| {
+                let is_first = seen.instructions.is_none();
+                seen.instructions.get_or_insert(digest);
+                is_first
+            });
+            state.kept.first_seen.get(upstream).and_then(|seen| seen.instructions)
+        }
+        _ => approved.filter(|_| is_approved),
+    };
+    if let (Some(text), Some(digest)) = (text, digest)
+        && wanted == Some(Some(digest))
+    {
+        keep.texts.push((digest, canonical(&json::quote(text))));
     }
+    keep
+}
 
-    /// Returns both texts of a difference, without secrets of the configuration. The text that is
-    /// listed is known in mode `review` only.
-    pub fn texts(&self, difference: &Difference) -> DefinitionTexts {
-        let Difference { upstream, kind, key, change } = difference;
-        let at = kind.and_then(kind_index);
-        let was = change.former_name().unwrap_or(key);
-        let digest_in = |pinned: &Pinned| match at {
-            Some(at) => pinned.kinds[at].as_ref()?.get(was).copied(),
-            None => pinned.instructions.flatten(),
-        };
-        let (listed, approved) = {
-            let state = self.lock();
-            let lists = state.upstreams.get(upstream);
-            let listed = match at {
-                Some(at) => lists.and_then(|lists| {
-                    let items = &lists.kinds[at].as_ref()?.items;
-                    let item = items.iter().find(|item| *item.key == **key)?;
-                    Some(canonical(&item.definition.to_bytes()))
-                }),
-                None => lists
-                    .and_then(|lists| lists.instructions_text.as_ref())
-                    .map(|text| canonical(&json::quote(text))),
-            };
-            (listed, state.lock.upstreams.get(upstream.as_str()).and_then(digest_in))
-        };
-        let seen = || {
-            let seen = self.texts.as_ref()?.read_first_seen(upstream.as_str());
-            let digest = digest_in(seen.upstreams.get(upstream.as_str())?)?;
-            // What has not changed since needs no comparison.
-            let is_listed =
-                listed.as_ref().is_some_and(|text| Digest::of_canonical(text) == digest);
-            (!is_listed).then_some(digest)
-        };
-        let is_first_seen = approved.is_none();
-        let digest = approved.or_else(|| (*change == Change::New).then(seen).flatten());
-        let secrets = self.secrets_of(upstream);
-        let text = |digest| match &self.texts {
-            Some(texts) => texts.read(&digest).map(|text| secrets.redact(&text)),
-            None => Err(TextUnavailable::NoFolder),
-        };
-        let approved = digest.map(text);
-        let listed = listed.map(|text| secrets.redact(&String::from_utf8_lossy(&text)));
-        DefinitionTexts { is_first_seen: is_first_seen && approved.is_some(), approved, listed }
+/// Selects the texts of all lists of an upstream after an approval, in mode `review`.
+pub(super) fn select_approved(
+    pins: &Pins,
+    state: &mut State,
+    upstream: &UpstreamName,
+) -> Vec<TextsToKeep> {
+    let Some(pinned) = state.lock.upstreams.get(upstream.as_str()).cloned() else {
+        return Vec::new();
+    };
+    let Some(lists) = state.upstreams.get(upstream) else { return Vec::new() };
+    let text = lists.instructions_text.clone();
+    let lists: Vec<_> = lists
+        .kinds
+        .iter()
+        .map(|list| list.as_ref().map(|it| (Arc::clone(&it.listed), it.items.clone())))
+        .collect();
+    let mut all =
+        vec![select_instructions(pins, state, upstream, text.as_ref(), pinned.instructions)];
+    for (at, list) in lists.into_iter().enumerate() {
+        let Some((listed, items)) = list else { continue };
+        let approved = pinned.kinds[at].as_ref();
+        all.push(select_texts(pins, state, upstream, (at, &items), &listed, approved));
     }
+    all
+}
 
-    fn secrets_of(&self, upstream: &UpstreamName) -> &SecretPatterns {
-        self.secrets.get(upstream).unwrap_or(&self.no_secrets)
+/// Stores texts. Blocks, and must not be called under the mutex.
+pub(super) fn store_texts(pins: &Pins, upstream: &UpstreamName, keep: TextsToKeep) {
+    let TextsToKeep { mut texts, first_seen } = keep;
+    let Some(folder) = &pins.texts else { return };
+    let secrets = secrets_of(pins, upstream);
+    texts.retain(|(_, text)| !secrets.are_in(text));
+    if texts.is_empty() && first_seen.is_none() {
+        return;
     }
+    let importance = importances(pins);
+    let (stored, mut problem) = weir_base::tasks::cpu_bound::run_long(|| {
+        let (stored, problem) = folder
+            .write(texts, |digest| importance.get(digest).copied().unwrap_or(Importance::Former));
+        let written =
+            first_seen.map_or(Ok(()), |seen| folder.write_first_seen(upstream.as_str(), &seen));
+        (stored, problem.or(written.err()))
+    });
+    let kept = &mut pins.lock().kept;
+    kept.stored.retain(|digest, _| importance.contains_key(digest));
+    kept.stored.extend(stored);
+    let why = problem.take().map(|error| error.to_string());
+    if let Some(why) = why.as_ref().filter(|why| kept.last_problem.as_ref() != Some(*why)) {
+        tracing::warn!(%upstream, why, "approved texts cannot be stored");
+    }
+    kept.pause_ends = why.as_ref().map(|_| Instant::now() + PAUSE);
+    kept.last_problem = why.or(kept.last_problem.take());
+}
+
+/// Returns how important the texts of the present approvals are.
+fn importances(pins: &Pins) -> HashMap<Digest, Importance> {
+    let state = pins.lock();
+    let all = |pinned: &Pinned| {
+        let items = pinned.kinds.iter().flatten().flat_map(BTreeMap::values).copied();
+        items.chain(pinned.instructions.flatten()).collect::<Vec<_>>()
+    };
+    let seen = state.kept.first_seen.values().flat_map(all);
+    let seen = seen.map(|digest| (digest, Importance::FirstSeen));
+    let approved = state.lock.upstreams.values().flat_map(all);
+    seen.chain(approved.map(|digest| (digest, Importance::Approved))).collect()
+}
+
+/// Returns both texts of a difference: see [`Pins::texts`].
+pub(super) fn texts_of(pins: &Pins, difference: &Difference) -> DefinitionTexts {
+    let Difference { upstream, kind, key, change } = difference;
+    let at = kind.and_then(kind_index);
+    let was = change.former_name().unwrap_or(key);
+    let digest_in = |pinned: &Pinned| match at {
+        Some(at) => pinned.kinds[at].as_ref()?.get(was).copied(),
+        None => pinned.instructions.flatten(),
+    };
+    let (listed, approved) = {
+        let state = pins.lock();
+        let lists = state.upstreams.get(upstream);
+        let listed = match at {
+            Some(at) => lists.and_then(|lists| {
+                let items = &lists.kinds[at].as_ref()?.items;
+                let item = items.iter().find(|item| *item.key == **key)?;
+                Some(canonical(&item.definition.to_bytes()))
+            }),
+            None => lists
+                .and_then(|lists| lists.instructions_text.as_ref())
+                .map(|text| canonical(&json::quote(text))),
+        };
+        (listed, state.lock.upstreams.get(upstream.as_str()).and_then(digest_in))
+    };
+    let seen = || {
+        let seen = pins.texts.as_ref()?.read_first_seen(upstream.as_str());
+        let digest = digest_in(seen.upstreams.get(upstream.as_str())?)?;
+        // What has not changed since needs no comparison.
+        let is_listed = listed.as_ref().is_some_and(|text| Digest::of_canonical(text) == digest);
+        (!is_listed).then_some(digest)
+    };
+    let is_first_seen = approved.is_none();
+    let digest = approved.or_else(|| (*change == Change::New).then(seen).flatten());
+    let secrets = secrets_of(pins, upstream);
+    let text = |digest| match &pins.texts {
+        Some(texts) => texts.read(&digest).map(|text| secrets.redact(&text)),
+        None => Err(TextUnavailable::NoFolder),
+    };
+    let approved = digest.map(text);
+    let listed = listed.map(|text| secrets.redact(&String::from_utf8_lossy(&text)));
+    DefinitionTexts { is_first_seen: is_first_seen && approved.is_some(), approved, listed }
+}
+
+fn secrets_of<'p>(pins: &'p Pins, upstream: &UpstreamName) -> &'p SecretPatterns {
+    pins.secrets.get(upstream).unwrap_or(&pins.no_secrets)
 }
 
 fn load_first_seen<'s>(

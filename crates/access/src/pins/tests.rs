@@ -219,10 +219,10 @@ fn a_file_that_is_changed_counts_from_then_on() {
     assert_eq!(served(&running, &[("a", 1)]), "a");
     assert_eq!(served(&running, &[("a", 2)]), "");
     let approvals = running.subscribe_approvals();
-    reviewing.reload();
+    reload::reload(&reviewing);
     assert_eq!(served(&reviewing, &[("a", 2)]), "a");
     reviewing.approve(&hub(), None).expect("it is written");
-    running.reload();
+    reload::reload(&running);
     assert!(approvals.has_changed().expect("it lives"));
     assert_eq!(served(&running, &[("a", 2)]), "a");
     assert_eq!(served(&running, &[("a", 1)]), "");
@@ -232,7 +232,7 @@ fn a_file_that_is_changed_counts_from_then_on() {
             Some(text) => std::fs::write(&path, text).expect("written"),
             None => std::fs::remove_file(&path).expect("removed"),
         }
-        running.reload();
+        reload::reload(&running);
         assert_eq!(served(&running, &[("a", 2), ("b", 1)]), "a");
         assert_eq!(running.filter_approved(&hub(), Kind::Prompt, Vec::new()), []);
         assert_eq!(running.approved().upstreams["hub"].kinds[0], None);
@@ -315,10 +315,10 @@ fn a_file_that_comes_back_as_it_was_is_used_again() {
     assert_eq!(served(&pins, &[("a", 1)]), "a");
     let prompt = || vec![Item::parse(Kind::Prompt, r#"{"name":"p"}"#.into()).expect("a prompt")];
     std::fs::rename(&path, &away).expect("moved");
-    pins.reload();
+    reload::reload(&pins);
     assert_eq!(pins.filter_approved(&hub(), Kind::Prompt, prompt()), []);
     std::fs::rename(&away, &path).expect("moved");
-    pins.reload();
+    reload::reload(&pins);
     assert_eq!(pins.filter_approved(&hub(), Kind::Prompt, prompt()), prompt());
 }
 
@@ -480,7 +480,7 @@ fn the_approved_text_is_stored_when_it_is_listed_and_shown_when_it_has_changed()
         texts_of(folder, &[], &[("a", 3), ("c", 5)]),
         [r#"a changed Some("missing") false Some("3")"#]
     );
-    pins.reload();
+    reload::reload(&pins);
     assert_eq!(served(&pins, &[("a", 2), ("c", 5)]), "a c");
     assert_eq!(
         texts_of(folder, &[], &[("a", 3), ("c", 5)]),
@@ -565,7 +565,7 @@ fn approvals_that_are_made_or_taken_up_are_observed() {
     table.remove("b");
     table.insert("c".to_owned(), Digest::of_text("c"));
     lock.save(&path).expect("written");
-    pins.reload();
+    reload::reload(&pins);
     // The next process has them from its start.
     served(&Pins::open(settings), &[("a", 1)]);
     assert_eq!(

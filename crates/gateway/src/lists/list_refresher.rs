@@ -20,7 +20,7 @@ use tracing::{debug, info, warn};
 
 use crate::Inspectors;
 use crate::config_snapshot::ConfigSnapshot;
-use crate::last_lists::{LastLists, publish, publish_info};
+use crate::last_lists::{LastLists, publish_info, publish_list};
 use crate::lists::list_cache::{self, ListCache};
 use crate::lists::refresh_schedule::{MAX_RETRY, PendingChange, RefreshSchedule};
 use crate::lists::stable_list;
@@ -265,7 +265,7 @@ impl ListRefresher {
         self.inspectors = Arc::clone(&config.inspectors);
         self.approvals = self.inspectors.pins.subscribe_approvals();
         // The lists may have changed while the configuration was built.
-        self.last_lists.publish(self.upstream.name(), &self.catalog, &self.inspectors);
+        self.last_lists.republish(self.upstream.name(), &self.catalog, &self.inspectors);
         true
     }
 
@@ -290,7 +290,7 @@ impl ListRefresher {
         self.publish_info(cached.info);
         for (kind, snapshot) in Kind::ALL.into_iter().zip(cached.snapshots) {
             self.cached_digests[kind.index()] = Some(list_cache::digest(&snapshot.items));
-            self.publish(kind, &Arc::new(snapshot));
+            self.keep_list(kind, &Arc::new(snapshot));
         }
         debug!(upstream = %self.upstream.name(), "cached lists published");
         self.startup_guard = None;
@@ -338,13 +338,14 @@ impl ListRefresher {
         let info = self.last_lists.lock().info.clone();
         info.into_iter().for_each(|info| self.publish_info(info));
         if self.inspectors.pins.enforces(self.upstream.name()) {
-            self.last_lists.publish(self.upstream.name(), &self.catalog, &self.inspectors);
+            self.last_lists.republish(self.upstream.name(), &self.catalog, &self.inspectors);
         }
     }
 
-    fn publish(&self, kind: Kind, snapshot: &Arc<ListSnapshot>) {
+    /// Keeps a list as the last one of its kind, and publishes it.
+    fn keep_list(&self, kind: Kind, snapshot: &Arc<ListSnapshot>) {
         self.last_lists.replace(kind, Arc::clone(snapshot));
-        publish(self.upstream.name(), &self.catalog, &self.inspectors, kind, snapshot);
+        publish_list(self.upstream.name(), &self.catalog, &self.inspectors, kind, snapshot);
     }
 
     fn on_changes(&mut self) {
@@ -450,7 +451,7 @@ impl ListRefresher {
         // Published one after the other, so that most clients get one notification for both kinds
         // of a topic.
         for (kind, _, snapshot) in &refreshed.lists {
-            self.publish(*kind, snapshot);
+            self.keep_list(*kind, snapshot);
         }
         result.map(|()| refreshed)
     }

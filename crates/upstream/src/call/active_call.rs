@@ -15,17 +15,15 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::CallSlot;
 use crate::call::body_stream::{BodyInUse, StreamedBody};
-use crate::handle::Upstream;
+use crate::call::route::{SentResponse, send_call};
 use crate::health::health_state::CallFailure;
 use crate::input_requests::InputRequests;
 use crate::message::SentCount;
-use crate::session::session_pool::CallRoute;
+use crate::shared::Shared;
 use crate::{Error, Timeouts};
 use weir_base::tasks::fairness::promptly;
 use weir_base::time::timestamp;
-use weir_mcp::call::{
-    CallContext, CallOutcome, Payload, ResponseOutcome, UpstreamRequest, UpstreamResponse,
-};
+use weir_mcp::call::{CallContext, CallOutcome, Payload, ResponseOutcome, UpstreamRequest};
 use weir_mcp::call_notifications::NotificationSink;
 use weir_mcp::input_request::{InputRequest, InputResponse};
 
@@ -107,12 +105,9 @@ impl fmt::Debug for SuspendedCall {
 
 // === ActiveCall ===
 
-/// Response with the connection that it came over, which stays in use until its body has ended.
-pub(crate) type SentResponse = (UpstreamResponse, CallRoute);
-
 /// A call in flight. Boxed, since it moves between owners.
 pub(crate) struct ActiveCall {
-    upstream: Upstream,
+    shared: Arc<Shared>,
     work: BoxFuture<'static, Result<SentResponse, CallFailure>>,
     /// Whether the work runs in a separate task.
     is_detached: bool,
@@ -131,18 +126,19 @@ pub(crate) struct ActiveCall {
 impl ActiveCall {
     /// Creates a call that is sent as soon as it is driven.
     pub(crate) fn begin(
-        upstream: &Upstream,
+        shared: &Arc<Shared>,
         slot: CallSlot,
         call: Box<UpstreamRequest>,
     ) -> Box<Self> {
         let began = Instant::now();
         let notifications = call.caller.notifications.clone();
-        let budget = upstream.shared.input_budget.clone();
+        let budget = shared.input_budget.clone();
         let input_requests = InputRequests::new(&call.caller, budget);
         let sent = SentCount::default();
-        let work = upstream.clone().send(call, input_requests.clone(), sent.clone()).boxed();
+        let work =
+            send_call(Arc::clone(shared), call, input_requests.clone(), sent.clone()).boxed();
         Box::new(Self {
-            upstream: upstream.clone(),
+            shared: Arc::clone(shared),
             work,
             is_detached: false,
             done: None,
@@ -156,7 +152,7 @@ impl ActiveCall {
     }
 
     fn timeouts(&self) -> &Timeouts {
-        &self.upstream.shared.settings.timeouts
+        &self.shared.settings.timeouts
     }
 
     /// Drives the call until it has a response or requests input.
@@ -198,7 +194,7 @@ impl ActiveCall {
             if input_requests.is_empty() {
                 continue;
             }
-            match Arc::clone(&self.upstream.shared.suspended_slots).try_acquire_owned() {
+            match Arc::clone(&self.shared.suspended_slots).try_acquire_owned() {
                 Ok(slot) => {
                     return Ok(CallOutcome::InputRequired(self.suspend(input_requests, slot)));
                 }
@@ -229,7 +225,7 @@ impl ActiveCall {
         self.is_detached = true;
         let work = std::mem::replace(&mut self.work, std::future::pending().boxed());
         let (began, end) = (self.began, self.hard_deadline());
-        let stop = self.upstream.shared.stop.clone();
+        let stop = self.shared.stop.clone();
         let lost = |reason: &str| Err(CallFailure::from(Error::ConnectionLost(reason.into())));
         let stopped_error = move || lost("the upstream was stopped");
         let input_requests = self.input_requests.clone();
@@ -245,7 +241,7 @@ impl ActiveCall {
                 }
             }
         };
-        let task = AbortOnDropHandle::new(self.upstream.shared.tracker.spawn(limited));
+        let task = AbortOnDropHandle::new(self.shared.tracker.spawn(limited));
         self.work = task.map(move |done| done.unwrap_or_else(|_| stopped_error())).boxed();
     }
 
@@ -254,11 +250,9 @@ impl ActiveCall {
         // A call that has begun waits until its hard deadline, unlike a new call, which is rejected
         // after a short wait.
         if self.done.is_none() {
-            let permit = timeout_at(
-                self.hard_deadline(),
-                Arc::clone(&self.upstream.shared.permits).acquire_owned(),
-            )
-            .await;
+            let permit =
+                timeout_at(self.hard_deadline(), Arc::clone(&self.shared.permits).acquire_owned())
+                    .await;
             let late = || Error::TimedOut(self.began.elapsed());
             self.slot.permit = Some(permit.map_err(|_| late())?.map_err(|_| late())?);
         }
@@ -314,7 +308,7 @@ impl ActiveCall {
         mut self: Box<Self>,
         done: Result<SentResponse, CallFailure>,
     ) -> Result<CallOutcome<SuspendedCall>, Error> {
-        let (mut response, route) = match done {
+        let SentResponse { mut response, route } = match done {
             Ok(response) => response,
             Err(failed) => {
                 // The rejected input request came before the failure and is the cause to report.
@@ -332,13 +326,13 @@ impl ActiveCall {
                 in_use: Some(BodyInUse {
                     _usage: self.slot.usage.take(),
                     _route: route,
-                    _upstream: self.upstream.clone(),
+                    _shared: Arc::clone(&self.shared),
                 }),
                 idle_timeout: self.timeouts().call,
                 hard_deadline: self.hard_deadline(),
-                stop: self.upstream.shared.stop.clone(),
+                stop: self.shared.stop.clone(),
             };
-            let chunks = body.wrap(chunks, &self.upstream.shared.tracker);
+            let chunks = body.wrap(chunks, &self.shared.tracker);
             response.outcome = ResponseOutcome::Result(Payload::Streaming(chunks));
         }
         Ok(CallOutcome::Response(response))

@@ -16,9 +16,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use crate::handle::Upstream;
+use crate::call::route::CallRoute;
 use crate::health::on_demand::UsageGuard;
-use crate::session::session_pool::CallRoute;
+use crate::shared::Shared;
 use weir_base::tasks::sync::Mutex;
 use weir_mcp::call::PayloadBroken;
 
@@ -50,7 +50,7 @@ pub(crate) struct BodyInUse {
     /// The connection, or the session of the pool, that it arrives over.
     pub(crate) _route: CallRoute,
     /// Keeps the upstream running, even if a reload has removed it.
-    pub(crate) _upstream: Upstream,
+    pub(crate) _shared: Arc<Shared>,
 }
 
 impl StreamedBody {

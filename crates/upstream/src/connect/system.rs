@@ -510,7 +510,7 @@ mod tests {
 
     use crate::connect::Egress;
     use crate::connect::egress::ProxySettings;
-    use crate::testing::{TestTransport, call, payload, settings};
+    use crate::testing::{SendCall, TestTransport, call, payload, settings};
     use crate::{ConnectionStatus, Upstream, UpstreamSource};
     use weir_mcp::kind::Kind;
 
@@ -986,7 +986,7 @@ mod tests {
         let listing = upstream.list(Kind::Prompt).await.expect("a list");
         assert_eq!(&*listing.items[0].key, "hello");
         let lookups = call(weir_mcp::revision::Revision::NEWEST);
-        let reply = payload(upstream.call(lookups).await.expect("a reply")).await;
+        let reply = payload(upstream.send(lookups).await.expect("a reply")).await;
         assert!(reply.starts_with(r#"{"content":[],"pid":"#), "{reply}");
         stop.cancel();
         tasks.close();

@@ -14,8 +14,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::Error;
-use crate::message::TransportError;
 use weir_base::tasks::sync::Mutex;
 use weir_base::time::backoff::Backoff;
 
@@ -259,20 +257,6 @@ impl Inner {
 
     fn rejection(&self) -> String {
         format!("circuit breaker open after too many failures; last: {}", self.reason)
-    }
-}
-
-impl TransportError {
-    /// Whether the server is at fault, so that the circuit breaker counts the failure. The end of a
-    /// child process, or of a stream that all requests share, is not counted once per request: the
-    /// supervisor handles it.
-    pub(crate) fn is_server_fault(&self, transport: &str) -> bool {
-        match self {
-            Self::Http(failure) => matches!(failure.status.as_u16(), 429 | 500..),
-            Self::ConnectionLost(_) => transport == "http",
-            Self::Other(error) => matches!(error, Error::TimedOut(_)),
-            _ => false,
-        }
     }
 }
 

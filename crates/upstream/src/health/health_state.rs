@@ -244,9 +244,15 @@ pub(crate) struct CallFailure {
 }
 
 impl CallFailure {
-    /// Classifies a failure over this transport.
+    /// Classifies a failure over this transport. The end of a child process, or of a stream that
+    /// all requests share, is not counted once per request: the supervisor handles it.
     pub(crate) fn of(failure: TransportError, transport: &str) -> Self {
-        let is_server_fault = failure.is_server_fault(transport);
+        let is_server_fault = match &failure {
+            TransportError::Http(failure) => matches!(failure.status.as_u16(), 429 | 500..),
+            TransportError::ConnectionLost(_) => transport == "http",
+            TransportError::Other(error) => matches!(error, Error::TimedOut(_)),
+            _ => false,
+        };
         Self { error: failure.into(), is_server_fault }
     }
 }

@@ -10,8 +10,7 @@ use tokio_util::future::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::input_requests::InputRequests;
-use crate::message::request_headers::RequestHeaders;
-use crate::message::{OutboundRequest, SentCount, TransportError, error_code};
+use crate::message::{OutboundRequest, RequestHeaders, SentCount, TransportError, error_code};
 use crate::session::input_exchange::exchange_with_input;
 use crate::session::library::LibraryConnection;
 use crate::session::negotiation::Negotiated;
@@ -229,6 +228,7 @@ impl McpSession {
         Box::pin(input_retry::send_with_retries(call, input_requests, send)).await
     }
 
+    /// Sends a call, while a legacy server logs at the level that its caller wants.
     async fn call_once(
         &self,
         call: &UpstreamRequest,
@@ -238,7 +238,15 @@ impl McpSession {
     ) -> Result<UpstreamResponse, TransportError> {
         let request = self.build_request(call, input_requests, sent);
         let headers = (call.method == Method::CallTool).then(|| request.headers.clone());
-        let mut outcome = self.send_with_log_level(call, request).await?;
+        let mut outcome = match &self.dialect {
+            Dialect::Legacy(legacy::LegacyDialect { log_level: Some(log_level), .. }) => {
+                let logs = call.caller.notifications.logs();
+                let response = Box::pin(self.send_request(request));
+                log_level.run_with(logs, |level| Box::pin(self.set_level(level)), response).await?
+            }
+            // In the modern era each request carries its log level.
+            Dialect::Legacy(_) | Dialect::Modern(_) => self.send_request(request).await?,
+        };
         let is_mismatch = matches!(
             &outcome,
             ResponseOutcome::Error(error) if error_code(error) == Some(code::HEADER_MISMATCH)
@@ -253,7 +261,8 @@ impl McpSession {
         Ok(UpstreamResponse { era: self.about.era(), scope: Some(self.scope), outcome })
     }
 
-    /// Lists the tools, and sends a call once more if it has other headers than these after that.
+    /// Lists the tools, and sends a call once more if it has other headers than these after that:
+    /// in the modern era only, where no log level is set for a call.
     async fn send_again(
         &self,
         call: &UpstreamRequest,
@@ -267,7 +276,7 @@ impl McpSession {
         if request.headers == *headers {
             return Ok(None);
         }
-        self.send_with_log_level(call, request).await.map(Some)
+        self.send_request(request).await.map(Some)
     }
 
     async fn list(&self, kind: Kind, settings: &Settings) -> Result<Listing, TransportError> {
@@ -368,23 +377,6 @@ impl McpSession {
                 let discover = || modern::opening_request(&self.transport);
                 self.check.judge(failure, &self.transport, discover).await
             }
-        }
-    }
-
-    /// Sends the request of a call, while the server logs at the level that its caller wants.
-    async fn send_with_log_level(
-        &self,
-        call: &UpstreamRequest,
-        request: Box<OutboundRequest>,
-    ) -> Result<ResponseOutcome, TransportError> {
-        match &self.dialect {
-            Dialect::Legacy(legacy::LegacyDialect { log_level: Some(log_level), .. }) => {
-                let logs = call.caller.notifications.logs();
-                let response = Box::pin(self.send_request(request));
-                log_level.run_with(logs, |level| Box::pin(self.set_level(level)), response).await
-            }
-            // In the modern era each request carries its log level.
-            Dialect::Legacy(_) | Dialect::Modern(_) => self.send_request(request).await,
         }
     }
 

@@ -1,8 +1,7 @@
 //! Exchange of a request whose server asks for input before it responds.
 
 use crate::input_requests::InputRequests;
-use crate::message::request_headers::RequestHeaders;
-use crate::message::{OutboundRequest, TransportError};
+use crate::message::{OutboundRequest, RequestHeaders, TransportError};
 use crate::transport::Transport;
 use weir_mcp::call::ResponseOutcome;
 use weir_mcp::jsonrpc;

@@ -14,9 +14,10 @@ use hyper::{HeaderMap, StatusCode};
 use tokio::time::Instant;
 
 use crate::input_requests::InputRequests;
-use crate::message::request_headers::RequestHeaders;
 use crate::message::request_params::RequestParams;
-use crate::message::{CancelMode, OutboundRequest, PendingContext, TransportError, error_text};
+use crate::message::{
+    CancelMode, OutboundRequest, PendingContext, RequestHeaders, TransportError, error_text,
+};
 use crate::session::handshake::{HandshakeInfo, NegotiationError, supported_revisions};
 use crate::session::input_retry::RETRY_MEMBERS;
 use crate::session::log_level::SharedLogLevel;

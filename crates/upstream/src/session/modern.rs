@@ -13,11 +13,10 @@ use hyper::header::{HeaderName, HeaderValue};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::message::request_headers::RequestHeaders;
 use crate::message::request_params::RequestParams;
 use crate::message::{
-    AcceptedSubscriptions, CancelMode, OutboundRequest, PendingContext, TransportError, error_code,
-    error_text,
+    AcceptedSubscriptions, CancelMode, OutboundRequest, PendingContext, RequestHeaders,
+    TransportError, error_code, error_text,
 };
 use crate::session::handshake::{HandshakeInfo, NegotiationError, revisions, supported_revisions};
 use crate::transport::Transport;

@@ -410,6 +410,11 @@ impl SessionPool {
 }
 
 impl SessionLease {
+    /// Connection of the session.
+    pub(crate) fn connection(&self) -> UpstreamConnection {
+        UpstreamConnection::Session(Arc::clone(&self.session.connection))
+    }
+
     /// Marks the session as broken: the next call opens another one.
     pub(crate) fn invalidate(&self) {
         self.session.broken.cancel();
@@ -427,19 +432,5 @@ impl Drop for SlotGuard {
         if is_empty {
             SessionPool::remove(&mut table, &self.key, &self.slot);
         }
-    }
-}
-
-/// Connection that a call uses.
-pub(crate) struct CallRoute {
-    pub(crate) connection: UpstreamConnection,
-    /// Lease of an additional session; `None` for the supervisor's main connection.
-    pub(crate) lease: Option<SessionLease>,
-}
-
-impl From<SessionLease> for CallRoute {
-    fn from(lease: SessionLease) -> Self {
-        let connection = UpstreamConnection::Session(Arc::clone(&lease.session.connection));
-        Self { connection, lease: Some(lease) }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::testing::{Exchange, World, call, discovered, initialized, payload};
+use crate::testing::{Exchange, SendCall, World, call, discovered, initialized, payload};
 use crate::tests::sign_in::with_account;
 use crate::{ConnectionStatus, Error, Settings, UpstreamSource};
 use weir_mcp::call::{CallContext, UpstreamRequest};
@@ -101,7 +101,7 @@ async fn accept(world: &mut World, token: &str, session: &str) {
 
 fn start(world: &World, request: Box<UpstreamRequest>) -> Going {
     let upstream = world.upstream.clone();
-    tokio::spawn(async move { Ok(payload(upstream.call(request).await?).await) })
+    tokio::spawn(async move { Ok(payload(upstream.send(request).await?).await) })
 }
 
 async fn end(going: Going) -> Result<String, Error> {

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::pair::{Pair, pair};
 use crate::testing::{
-    Events, Exchange, Peer, TestTransport, World, call, expect_response, payload, settings,
-    unlimited,
+    Events, Exchange, Peer, SendCall, TestTransport, World, call, expect_response, payload,
+    settings, unlimited,
 };
 use crate::{Error, Settings, Sharing};
 use weir_base::json::Object;
@@ -152,7 +152,7 @@ pub(super) struct RunningCall(pub(super) tokio::task::JoinHandle<Result<String, 
 impl RunningCall {
     pub(super) fn start(world: &World, call: Box<UpstreamRequest>) -> Self {
         let upstream = world.upstream.clone();
-        Self(world.tracker.spawn(async move { Ok(payload(upstream.call(call).await?).await) }))
+        Self(world.tracker.spawn(async move { Ok(payload(upstream.send(call).await?).await) }))
     }
 
     pub(super) async fn end(self) -> Result<String, Error> {
@@ -516,7 +516,7 @@ async fn a_message_over_the_limit_ends_its_call_and_no_other() {
 /// revision.
 async fn arriving(world: &mut World, caller: Revision, head: &str) -> (Payload, Events) {
     let upstream = world.upstream.clone();
-    let running = world.tracker.spawn(async move { upstream.call(call(caller)).await });
+    let running = world.tracker.spawn(async move { upstream.send(call(caller)).await });
     let request = world.post().await;
     let head = head.replace("ID", &request.id().to_string());
     let events = request.pieces();

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::calls::RunningCall;
 use crate::call_metrics::CallEnd;
 use crate::health::status_report::State;
-use crate::testing::{Peer, TestTransport, World, call, discovered, settings};
+use crate::testing::{Peer, SendCall, TestTransport, World, call, discovered, settings};
 use crate::{Error, Settings, UpstreamReport, UpstreamSource};
 use weir_mcp::kind::Kind;
 use weir_mcp::revision::{Era, Revision};
@@ -161,7 +161,7 @@ async fn f08_a_server_that_fails_call_after_call_is_left_alone_and_probed_by_one
     let report = world.upstream.report();
     assert_eq!((report.state, report.counts.breaker_opens), (State::BreakerOpen, 1));
     let began = Instant::now();
-    let error = world.upstream.call(call(MODERN)).await.expect_err("left alone");
+    let error = world.upstream.send(call(MODERN)).await.expect_err("left alone");
     assert!(matches!(&error, Error::Unavailable(why) if why.contains("HTTP 500")), "{error}");
     assert!(world.upstream.list(Kind::Tool).await.is_err(), "lists are not tried either");
     assert_eq!(began.elapsed(), Duration::ZERO);
@@ -174,7 +174,7 @@ async fn f08_a_server_that_fails_call_after_call_is_left_alone_and_probed_by_one
     let probe = RunningCall::start(&world, call(MODERN));
     let request = world.post().await;
     for _ in 0..10 {
-        let error = world.upstream.call(call(MODERN)).await.expect_err("one probe at a time");
+        let error = world.upstream.send(call(MODERN)).await.expect_err("one probe at a time");
         assert!(matches!(error, Error::Unavailable(_)), "{error}");
     }
     assert!(world.is_quiet().await);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::testing::{TestTransport, World, call, payload, settings};
+use crate::testing::{SendCall, TestTransport, World, call, payload, settings};
 use crate::{ConnectionStatus, Error};
 use weir_mcp::kind::Kind;
 use weir_mcp::revision::{Era, Revision};
@@ -23,13 +23,13 @@ async fn a_child_that_ends_ends_its_calls_and_comes_again() {
     let (mut world, mut peer) = World::stdio(Era::Modern).await;
     let upstream = world.upstream.clone();
     let calling =
-        world.tracker.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await });
+        world.tracker.spawn(async move { upstream.send(call(Revision::V2025_11_25)).await });
     peer.read().await;
     peer.exit("was killed by signal 11");
     let error = calling.await.expect("no panic").expect_err("broken");
     assert!(matches!(&error, Error::ConnectionLost(why) if why.contains("signal 11")), "{error}");
     assert_eq!(world.down().await, "the process was killed by signal 11");
-    let error = world.upstream.call(call(Revision::V2025_11_25)).await.expect_err("down");
+    let error = world.upstream.send(call(Revision::V2025_11_25)).await.expect_err("down");
     assert!(matches!(error, Error::Unavailable(_)), "{error}");
     assert!(world.upstream.list(Kind::Prompt).await.is_err());
 
@@ -74,7 +74,7 @@ async fn a_call_that_finds_no_way_takes_the_upstream_down() {
     world.connector.refuses.store(true, Ordering::Relaxed);
     // The pooled connections of the handshake have been idle for too long.
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let error = world.upstream.call(call(Revision::V2025_11_25)).await.expect_err("no way");
+    let error = world.upstream.send(call(Revision::V2025_11_25)).await.expect_err("no way");
     assert!(matches!(error, Error::Unavailable(_)), "{error}");
     assert_eq!(world.down().await, "refused");
     world.connector.refuses.store(false, Ordering::Relaxed);
@@ -93,7 +93,7 @@ async fn connections_are_used_again_while_they_are_fresh() {
         tokio::time::sleep(Duration::from_secs(pause)).await;
         let upstream = world.upstream.clone();
         let calling =
-            world.tracker.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await });
+            world.tracker.spawn(async move { upstream.send(call(Revision::V2025_11_25)).await });
         world.post().await.answer(json!({}));
         let reply = calling.await.expect("no panic").expect("a reply");
         assert_eq!(payload(reply).await, "{}");
@@ -108,7 +108,7 @@ async fn a_peers_own_idle_time_is_kept_to() {
     for (keep_alive, pause, reused) in [("timeout=2", 3, false), ("max=5, timeout=30", 20, true)] {
         let upstream = world.upstream.clone();
         let calling =
-            world.tracker.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await });
+            world.tracker.spawn(async move { upstream.send(call(Revision::V2025_11_25)).await });
         let request = world.post().await;
         let body = json!({ "jsonrpc": "2.0", "id": request.id(), "result": {} });
         let response = hyper::Response::builder()
@@ -120,7 +120,7 @@ async fn a_peers_own_idle_time_is_kept_to() {
         tokio::time::sleep(Duration::from_secs(pause)).await;
         let upstream = world.upstream.clone();
         let calling =
-            world.tracker.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await });
+            world.tracker.spawn(async move { upstream.send(call(Revision::V2025_11_25)).await });
         world.post().await.answer(json!({}));
         calling.await.expect("no panic").expect("a reply");
         let used = world.connector.connections.load(Ordering::Relaxed);
@@ -214,7 +214,7 @@ async fn the_prompt_library_is_an_upstream() {
         get.method = weir_mcp::call::Method::GetPrompt;
         get.subject = "hello".into();
         get.params = weir_base::json::Object::parse(params).expect("params");
-        payload(world.upstream.call(get).await.expect("a reply")).await
+        payload(world.upstream.send(get).await.expect("a reply")).await
     };
     let greeting = get(r#"{"name":"hello","arguments":{"who":"Ada"}}"#).await;
     assert!(greeting.contains("Hello Ada"), "{greeting}");

@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::testing::{Exchange, Peer, TestTransport, World, call, initialized, payload, settings};
+use crate::testing::{
+    Exchange, Peer, SendCall, TestTransport, World, call, initialized, payload, settings,
+};
 use crate::tests::sign_in::with_account;
 use crate::{Error, Settings, Sharing};
 use weir_mcp::call::CallOutcome;
@@ -45,7 +47,7 @@ fn call_of(caller: CallContext) -> Box<UpstreamRequest> {
 /// Starts a call.
 fn start(world: &World, caller: CallContext) -> Going {
     let upstream = world.upstream.clone();
-    tokio::spawn(async move { Ok(payload(upstream.call(call_of(caller)).await?).await) })
+    tokio::spawn(async move { Ok(payload(upstream.send(call_of(caller)).await?).await) })
 }
 
 async fn end(going: Going) -> Result<String, Error> {
@@ -523,7 +525,7 @@ async fn a_call_that_waits_for_its_client_keeps_the_connection_in_use() {
     settings.timeouts.call_max = Duration::from_hours(1);
     let mut world = World::opened_http(settings, Era::Legacy).await;
     let upstream = world.upstream.clone();
-    let going = tokio::spawn(async move { upstream.call(call_of(roots())).await });
+    let going = tokio::spawn(async move { upstream.send(call_of(roots())).await });
     accept_session(&mut world, "s2").await;
     let request = expect_call(&mut world, "s2").await;
     let id = request.id();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::testing::{TestTransport, World, call, discovered, initialized, settings};
+use crate::testing::{SendCall, TestTransport, World, call, discovered, initialized, settings};
 use crate::{ConnectionStatus, Error};
 use weir_mcp::kind::ListTopic;
 use weir_mcp::revision::{Era, Revision};
@@ -323,7 +323,7 @@ async fn expect_not_remembered(mut world: World) {
     world.up().await;
     assert_eq!(revision(&world).era(), Era::Legacy);
     let upstream = world.upstream.clone();
-    let running = world.tracker.spawn(async move { upstream.call(call(LEGACY)).await });
+    let running = world.tracker.spawn(async move { upstream.send(call(LEGACY)).await });
     world.post().await.status(404);
     world.check().await.status(404);
     world.open_http(Era::Modern).await;
@@ -487,7 +487,7 @@ async fn the_era_of_an_http_server_is_remembered_for_a_minute_after_its_session_
     for (pause, era) in [(30, Era::Legacy), (31, Era::Modern)] {
         tokio::time::sleep(Duration::from_secs(pause)).await;
         let upstream = world.upstream.clone();
-        let running = world.tracker.spawn(async move { upstream.call(call(LEGACY)).await });
+        let running = world.tracker.spawn(async move { upstream.send(call(LEGACY)).await });
         world.post().await.status(404);
         world.check().await.status(404);
         match era {
@@ -506,7 +506,7 @@ async fn the_era_of_an_http_server_is_remembered_until_it_is_contradicted() {
     let mut world = World::http(Era::Legacy).await;
     tokio::time::sleep(Duration::from_secs(120)).await;
     world.connector.refuses.store(true, Ordering::Relaxed);
-    let unreachable = world.upstream.call(call(LEGACY)).await;
+    let unreachable = world.upstream.send(call(LEGACY)).await;
     assert!(matches!(unreachable, Err(Error::Unavailable(_))));
     world.down().await;
     world.connector.refuses.store(false, Ordering::Relaxed);

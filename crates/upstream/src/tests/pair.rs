@@ -9,7 +9,9 @@ use tokio::time::Instant;
 
 use super::calls::RunningCall;
 use crate::Settings;
-use crate::testing::{Events, Exchange, TestTransport, World, call, initialized, settings};
+use crate::testing::{
+    Events, Exchange, SendCall, TestTransport, World, call, initialized, settings,
+};
 use crate::{ConnectionStatus, Error, HttpTransport, UpstreamSource};
 use weir_mcp::capabilities;
 use weir_mcp::revision::Revision;
@@ -447,7 +449,7 @@ async fn a_stream_that_is_lost_ends_its_calls_at_once_and_comes_again() {
         let reason = world.down().await;
         assert!(reason.starts_with("its event stream "), "{reason}");
         assert_eq!(start.elapsed(), Duration::ZERO);
-        let error = world.upstream.call(call(LEGACY)).await.expect_err("down");
+        let error = world.upstream.send(call(LEGACY)).await.expect_err("down");
         assert!(matches!(error, Error::Unavailable(_)), "{error}");
 
         // No cancellations are sent in the new session: the calls ended with the old one.
@@ -518,7 +520,7 @@ async fn a_request_that_cannot_be_written_is_unsent_and_takes_the_upstream_down(
     // The pooled connections of the handshake have been idle for too long.
     tokio::time::sleep(Duration::from_secs(10)).await;
     world.connector.refuses.store(true, Ordering::Relaxed);
-    let error = world.upstream.call(call(LEGACY)).await.expect_err("no way");
+    let error = world.upstream.send(call(LEGACY)).await.expect_err("no way");
     assert!(matches!(error, Error::Unavailable(_)), "{error}");
     assert_eq!(world.down().await, "refused");
     pair.events.closed().await;

@@ -11,7 +11,7 @@ use super::calls::Server;
 use super::pair;
 use crate::input_requests::MAX_SUSPENDED;
 use crate::testing::{
-    Exchange, Peer, TestTransport, World, call, payload, settings, sole_client_settings,
+    Exchange, Peer, SendCall, TestTransport, World, call, payload, settings, sole_client_settings,
 };
 use crate::{Error, SuspendedCall};
 use weir_mcp::call::CallOutcome;
@@ -38,7 +38,7 @@ struct PendingCall(JoinHandle<Result<CallOutcome<SuspendedCall>, Error>>);
 impl PendingCall {
     fn start(world: &World, call: Box<UpstreamRequest>) -> Self {
         let upstream = world.upstream.clone();
-        Self(world.tracker.spawn(async move { upstream.call(call).await }))
+        Self(world.tracker.spawn(async move { upstream.send(call).await }))
     }
 
     async fn end(self) -> Result<CallOutcome<SuspendedCall>, Error> {

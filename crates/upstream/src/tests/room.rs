@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::calls::RunningCall;
 use super::pair::pair;
 use crate::Error;
-use crate::testing::{BUDGET_BYTES, World, call};
+use crate::testing::{BUDGET_BYTES, SendCall, World, call};
 use weir_mcp::revision::{Era, Revision};
 
 const LEGACY: Revision = Revision::V2025_11_25;
@@ -109,7 +109,7 @@ async fn f72_who_cancels_while_a_body_arrives_gives_it_back() {
     // A response that its caller cannot take as a stream is buffered.
     let calling = world
         .tracker
-        .spawn(async move { upstream.call(call(Revision::V2026_07_28)).await.map(|_| ()) });
+        .spawn(async move { upstream.send(call(Revision::V2026_07_28)).await.map(|_| ()) });
     let request = world.post().await;
     let head = format!(r#"{{"jsonrpc":"2.0","id":{},"x":""#, request.id());
     let events = request.pieces();

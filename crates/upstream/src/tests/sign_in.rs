@@ -9,7 +9,9 @@ use tokio::time::advance;
 use url::Url;
 
 use crate::health::status_report::State;
-use crate::testing::{Exchange, TestTransport, World, call, discovered, payload, settings};
+use crate::testing::{
+    Exchange, SendCall, TestTransport, World, call, discovered, payload, settings,
+};
 use crate::{ConnectionStatus, Error, Settings, UpstreamSource};
 use weir_mcp::revision::{Era, Revision};
 use weir_oauth as oauth;
@@ -86,7 +88,7 @@ async fn every_request_has_a_token_from_the_handshake_on() {
             // The token is renewed beside the next call, which does not wait for that.
             advance(Duration::from_secs(801)).await;
         };
-        let (reply, ()) = tokio::join!(upstream.call(call(revision)), answer);
+        let (reply, ()) = tokio::join!(upstream.send(call(revision)), answer);
         assert_eq!(payload(reply.expect("a reply")).await, r#"{"content":[]}"#);
         let answer = async {
             let first = world.post().await;
@@ -97,13 +99,13 @@ async fn every_request_has_a_token_from_the_handshake_on() {
             call.answer(json!({ "content": [] }));
             token.json(200, json!({ "access_token": "second", "token_type": "Bearer" }));
         };
-        let (reply, ()) = tokio::join!(upstream.call(call(revision)), answer);
+        let (reply, ()) = tokio::join!(upstream.send(call(revision)), answer);
         reply.expect("a reply");
         assert!(world.is_quiet().await);
         let answer = async {
             world.post_with("second").await.answer(json!({ "content": [] }));
         };
-        let (reply, ()) = tokio::join!(upstream.call(call(revision)), answer);
+        let (reply, ()) = tokio::join!(upstream.send(call(revision)), answer);
         reply.expect("a reply");
         drop(upstream);
         world.finish().await;
@@ -127,7 +129,7 @@ async fn a_call_whose_token_is_refused_is_sent_once_more_with_a_new_one() {
         assert_eq!(again.body, body);
         again.answer(json!({ "content": [] }));
     };
-    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    let (reply, ()) = tokio::join!(upstream.send(call(Revision::NEWEST)), answer);
     assert_eq!(payload(reply.expect("a reply")).await, r#"{"content":[]}"#);
     // The session goes on.
     assert!(matches!(&*world.upstream.status().borrow(), ConnectionStatus::Up(_)));
@@ -150,18 +152,18 @@ async fn a_request_that_is_refused_with_a_new_token_ends_alone_and_opens_no_brea
         world.issue("second", 10_000).await;
         refuse_token(world.post_with("second").await);
     };
-    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    let (reply, ()) = tokio::join!(upstream.send(call(Revision::NEWEST)), answer);
     assert!(reply.as_ref().is_err_and(is_expected), "{reply:?}");
     // No further token is requested for such requests.
     for _ in 0..100 {
         let answer = async { refuse_token(world.post_with("second").await) };
-        let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+        let (reply, ()) = tokio::join!(upstream.send(call(Revision::NEWEST)), answer);
         assert!(reply.as_ref().is_err_and(is_expected), "{reply:?}");
     }
     let answer = async {
         world.post_with("second").await.answer(json!({ "content": [] }));
     };
-    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    let (reply, ()) = tokio::join!(upstream.send(call(Revision::NEWEST)), answer);
     reply.expect("the breaker has admitted it");
     assert!(world.is_quiet().await);
     drop(upstream);
@@ -183,11 +185,11 @@ async fn an_hour_without_an_authorization_server_opens_no_breaker() {
             assert_eq!(request.uri, TOKEN_PATH);
             request.status(500);
         };
-        let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+        let (reply, ()) = tokio::join!(upstream.send(call(Revision::NEWEST)), answer);
         assert!(matches!(reply, Err(Error::Unavailable(_))), "{reply:?}");
         // The others fail at once.
         for _ in 0..10 {
-            let reply = upstream.call(call(Revision::NEWEST)).await;
+            let reply = upstream.send(call(Revision::NEWEST)).await;
             assert!(matches!(reply, Err(Error::Unavailable(_))), "{reply:?}");
         }
     }
@@ -197,7 +199,7 @@ async fn an_hour_without_an_authorization_server_opens_no_breaker() {
         world.issue("second", 1_000).await;
         world.post_with("second").await.answer(json!({ "content": [] }));
     };
-    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    let (reply, ()) = tokio::join!(upstream.send(call(Revision::NEWEST)), answer);
     reply.expect("a reply");
     drop(upstream);
     world.finish().await;
@@ -219,12 +221,12 @@ async fn a_call_that_needs_more_scopes_is_sent_once_more_with_them() {
         world.issue("wide", 1_000).await;
         world.post_with("wide").await.answer(json!({ "content": [] }));
     };
-    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    let (reply, ()) = tokio::join!(upstream.send(call(Revision::NEWEST)), answer);
     reply.expect("a reply");
     // A demand that a token cannot meet ends the request alone, and is not repeated.
     for _ in 0..100 {
         let answer = async { demand(world.post_with("wide").await, "write") };
-        let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+        let (reply, ()) = tokio::join!(upstream.send(call(Revision::NEWEST)), answer);
         let expected = "no access token: the upstream demands write, a scope that was requested";
         let is_expected =
             |error: &Error| matches!(error, Error::Unavailable(text) if text.starts_with(expected));
@@ -232,7 +234,7 @@ async fn a_call_that_needs_more_scopes_is_sent_once_more_with_them() {
     }
     // Another 403 is the server's own response.
     let answer = async { world.post_with("wide").await.status(403) };
-    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    let (reply, ()) = tokio::join!(upstream.send(call(Revision::NEWEST)), answer);
     assert!(matches!(reply, Err(Error::HttpStatus { .. })), "{reply:?}");
     assert_eq!(upstream.report().state, State::Up);
     assert!(world.is_quiet().await);
@@ -252,7 +254,7 @@ async fn an_upstream_to_which_no_user_is_signed_in_needs_that_and_is_not_down() 
     assert_eq!(world.down().await, format!("no access token: {needed}"));
     let report = world.upstream.report();
     assert_eq!((report.state, report.reason), (State::NeedsSignIn, Some(needed)));
-    let refused = world.upstream.call(call(Revision::NEWEST)).await;
+    let refused = world.upstream.send(call(Revision::NEWEST)).await;
     assert!(matches!(refused, Err(Error::SignInNeeded(_))), "{refused:?}");
     assert_eq!(report.counts.breaker_opens, 0);
     assert!(world.is_quiet().await, "nothing is sent without a token");
@@ -311,7 +313,7 @@ async fn a_token_that_the_server_repeats_does_not_reach_the_client() {
         let text = format!("you sent Bearer {token}, did you?");
         world.post_with(token).await.answer(json!({ "content": [], "text": text }));
     };
-    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    let (reply, ()) = tokio::join!(upstream.send(call(Revision::NEWEST)), answer);
     let shown = payload(reply.expect("a reply")).await;
     let hidden = "*".repeat(token.len());
     assert_eq!(shown, format!(r#"{{"content":[],"text":"you sent Bearer {hidden}, did you?"}}"#));
@@ -323,7 +325,7 @@ async fn a_token_that_the_server_repeats_does_not_reach_the_client() {
             let response = Response::builder().status(403).header(WWW_AUTHENTICATE, challenge);
             world.post_with(token).await.reply(response, "");
         };
-        let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+        let (reply, ()) = tokio::join!(upstream.send(call(Revision::NEWEST)), answer);
         assert!(matches!(reply, Err(Error::HttpStatus { .. })), "{repeated}: {reply:?}");
     }
     // A header that repeats it is not shown, either.
@@ -331,7 +333,7 @@ async fn a_token_that_the_server_repeats_does_not_reach_the_client() {
         let response = Response::builder().header("content-type", format!("{token};a=b"));
         world.post_with(token).await.reply(response, "");
     };
-    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    let (reply, ()) = tokio::join!(upstream.send(call(Revision::NEWEST)), answer);
     let Err(error) = reply.map(drop) else { panic!("it is no response") };
     let error = error.to_string();
     assert!(error.contains("unexpected content type ***"), "{error}");
@@ -362,7 +364,7 @@ async fn a_token_that_an_event_stream_repeats_in_pieces_does_not_reach_the_clien
             events.raw(piece.to_vec());
         }
     };
-    let (reply, ()) = tokio::join!(upstream.call(call(Revision::NEWEST)), answer);
+    let (reply, ()) = tokio::join!(upstream.send(call(Revision::NEWEST)), answer);
     let shown = payload(reply.expect("a reply")).await;
     let [token, spelled] = [&token, &spelled].map(|text| "*".repeat(text.len()));
     assert_eq!(shown, format!(r#"{{"content":[],"text":"{token}, {spelled}"}}"#));

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::SuspendedCall;
 use crate::health::status_report::State;
-use crate::testing::{Peer, TestTransport, World, call, discovered, payload, settings};
+use crate::testing::{Peer, SendCall, TestTransport, World, call, discovered, payload, settings};
 use crate::{ConnectionStatus, Error, Settings, Subscribed};
 use weir_mcp::call::CallOutcome;
 use weir_mcp::call::QuotaOwner;
@@ -29,7 +29,7 @@ fn on_demand_settings(over: TestTransport) -> Settings {
 
 fn start_call(world: &World) -> JoinHandle<Result<CallOutcome<SuspendedCall>, Error>> {
     let upstream = world.upstream.clone();
-    world.tracker.spawn(async move { upstream.call(call(Revision::V2025_11_25)).await })
+    world.tracker.spawn(async move { upstream.send(call(Revision::V2025_11_25)).await })
 }
 
 async fn response_of(calling: JoinHandle<Result<CallOutcome<SuspendedCall>, Error>>) -> String {
@@ -242,7 +242,7 @@ async fn what_ends_while_it_wakes_is_told_to_those_who_wait_and_tried_again_with
     let mut pauses = Vec::new();
     for _ in 0..4 {
         // Calls in between neither wait nor shorten the pause.
-        assert!(world.upstream.call(call(Revision::V2025_11_25)).await.is_err());
+        assert!(world.upstream.send(call(Revision::V2025_11_25)).await.is_err());
         world.child().await.exit("exited with code 127");
         world.down().await;
         pauses.push(start.elapsed().as_millis());

@@ -20,8 +20,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use url::Url;
 
 use crate::Error;
-use crate::message::request_headers::RequestHeaders;
-use crate::message::{CancelMode, HttpFailure, OutboundRequest, SentFlag, TransportError};
+use crate::message::{
+    CancelMode, HttpFailure, OutboundRequest, RequestHeaders, SentFlag, TransportError,
+};
 use crate::transport::cookies::SessionCookies;
 use crate::transport::dispatcher::Dispatcher;
 use crate::transport::http_pool::{HttpPool, PooledBody};

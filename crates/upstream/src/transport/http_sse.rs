@@ -16,12 +16,11 @@ use tokio::time::timeout;
 use tokio_util::future::FutureExt as _;
 use url::{Position, Url};
 
-use crate::message::request_headers::RequestHeaders;
-use crate::message::{OutboundRequest, SentFlag, TransportError};
+use crate::message::{OutboundRequest, RequestHeaders, SentFlag, TransportError};
+use crate::transport::RequestInFlight;
 use crate::transport::http_client::HttpClient;
 use crate::transport::json_body::{self, JsonBody};
 use crate::transport::lifetime::ConnectionLifetime;
-use crate::transport::request_in_flight::RequestInFlight;
 use crate::transport::sse_body::{MediaType, OversizePolicy, SseBody, media_type};
 use weir_base::tasks::sync::Mutex;
 use weir_base::text::quote::quote;

@@ -14,12 +14,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
 
-use crate::message::request_headers::RequestHeaders;
-use crate::message::{OutboundRequest, TransportError};
+use crate::message::{OutboundRequest, RequestHeaders, TransportError};
+use crate::transport::RequestInFlight;
 use crate::transport::dispatcher::Dispatched;
 use crate::transport::http_client::HttpClient;
 use crate::transport::json_body::{self, JsonBody};
-use crate::transport::request_in_flight::RequestInFlight;
 use crate::transport::sse_body::{MediaType, OversizePolicy, SseBody, media_type};
 use weir_base::text::quote::quote;
 use weir_base::text::sse::Event;
