@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::store::KeyUsage;
-use super::view::FleetView;
+use crate::membership::FleetView;
+use crate::store::KeyUsage;
 use weir_base::secrets::sealing::{KeyId, SealingKeys};
 
 /// State of one key of a configuration.

@@ -2,7 +2,7 @@
 //!
 //! Each replica writes a record about itself into a common store, each second, and reads those of
 //! the others. A session of a legacy client has one owner. A replica that gets a request for a
-//! session of another one sends it on ([`hop`]); if the owner has ended, it takes the session over
+//! session of another one sends it on ([`replica_client`]); if the owner has ended, it takes the session over
 //! with a claim that the store decides ([`store`]).
 //!
 //! Invariants: a request waits for the store only when a limit counts it or its session is taken
@@ -20,27 +20,23 @@
     )
 )]
 
-mod certificate;
-mod claims;
-mod hop;
+mod claim_table;
 mod key_status;
 mod known_count;
-mod lease_clock;
-mod leases;
-mod limit_reports;
+mod membership;
 mod records;
-mod redis_store;
+mod replica_client;
+mod replica_tls;
 mod runner;
+mod session_owners;
 mod shared_limits;
 mod status;
 mod store;
-mod store_node;
-mod table_reading;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
-mod view;
+mod upstream_leases;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -53,27 +49,27 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub use certificate::{ACCEPTED, FleetTls, UPSTREAM};
-use hop::HopPool;
-use hop::probes::{self, Probe};
-pub use hop::{HopBody, MessageReply};
 pub use key_status::KeyStatus;
 use known_count::KnownCount;
-pub use leases::{HeldLease, Lease};
+pub use membership::ListsElsewhere;
+pub use membership::Replica;
+use membership::{FleetView, addresses, shown_lists};
 pub(crate) use records::MemberRecord;
 use records::Records;
-use redis_store::RedisStore;
+use replica_client::HopPool;
+use replica_client::probes::{self, Probe};
+pub use replica_client::{HopBody, MessageReply};
+pub use replica_tls::{ACCEPTED, FleetTls, UPSTREAM};
 pub use shared_limits::OnStoreDown;
 use shared_limits::SharedLimits;
 pub use status::FleetStatus;
 use status::SettledLists;
 pub use status::{Condition, FleetMetrics, FleetReport};
 use store::Store;
+pub use store::node::{StoreKind, StoreLogin, StoreSettings};
+use store::valkey::RedisStore;
 pub use store::{SharedAdmission, SharedLimit, StoreAbout, StoreError};
-pub use store_node::{StoreKind, StoreLogin, StoreSettings};
-pub use view::ListsElsewhere;
-pub use view::Replica;
-use view::{FleetView, addresses, shown_lists};
+pub use upstream_leases::{HeldLease, Lease};
 use weir_base::ended_sessions::SessionNumber;
 use weir_base::secrets::sealing::{Instance, SealingKeys};
 use weir_base::tasks::sync::{Mutex, MutexGuard};

@@ -12,10 +12,10 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::client::TlsStream;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::certificate::ACCEPTED;
-use super::hop::{self, CONNECT_TIMEOUT};
-use super::view::Replica;
-use super::{Fleet, HEARTBEAT};
+use crate::membership::Replica;
+use crate::replica_client::{self, CONNECT_TIMEOUT};
+use crate::replica_tls::ACCEPTED;
+use crate::{Fleet, HEARTBEAT};
 use weir_base::secrets::sealing::Instance;
 use weir_base::secrets::sha256::sha256;
 
@@ -50,7 +50,7 @@ impl Fleet {
     /// Connects to an upstream on the replica that runs it. Fails if that does not run it any more.
     pub async fn connect_to(&self, runner: &Replica, upstream: &str) -> io::Result<RunnerStream> {
         let opening = async {
-            let mut stream = hop::open(&self.tls.upstream_connector, runner).await?;
+            let mut stream = replica_client::open(&self.tls.upstream_connector, runner).await?;
             stream.write_all(format!("{upstream}\n").as_bytes()).await?;
             match stream.read_u8().await? {
                 ACCEPTED => Ok(stream),

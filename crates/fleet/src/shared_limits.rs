@@ -13,6 +13,8 @@
 //! in progress. Each request that is admitted is charged once; only a request whose reply is lost
 //! with its connection may be charged twice, or charged although it was refused.
 
+pub(super) mod limit_reports;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -24,9 +26,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::Fleet;
-use super::limit_reports::LimitReports;
-use super::store::{Charge, ChargeReply, Roster, SharedAdmission, SharedLimit, StoreError};
+use crate::Fleet;
+use crate::shared_limits::limit_reports::LimitReports;
+use crate::store::{Charge, ChargeReply, Roster, SharedAdmission, SharedLimit, StoreError};
 use weir_base::secrets::sealing::SealingKeys;
 use weir_base::tasks::sync::Mutex;
 use weir_base::text::hex::hex;

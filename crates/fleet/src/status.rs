@@ -8,12 +8,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
-use super::key_status::{self, KeyStatus};
-use super::records::Records;
-use super::redis_store::RedisStore;
-use super::store::{Heartbeat, Store, StoreAbout, StoreError};
-use super::view::{FleetView, Replica, addresses};
-use super::{Fleet, FleetSettings, HEARTBEAT};
+use crate::key_status::{self, KeyStatus};
+use crate::membership::{FleetView, Replica, addresses};
+use crate::records::Records;
+use crate::store::valkey::RedisStore;
+use crate::store::{Heartbeat, Store, StoreAbout, StoreError};
+use crate::{Fleet, FleetSettings, HEARTBEAT};
 use weir_base::metrics::{Counter, Histogram};
 use weir_base::secrets::sealing::SealingKeys;
 

@@ -1,8 +1,11 @@
 //! Store of a fleet: what replicas know of each other, and which one has a session.
 //!
-//! The store sees sealed texts and hashes only (see [`super::records`]), and numbers of sessions
+//! The store sees sealed texts and hashes only (see [`crate::records`]), and numbers of sessions
 //! that have ended. It decides one thing: of several replicas that claim a session, the first one
 //! gets it. Everything else is bookkeeping.
+
+pub(crate) mod node;
+pub(crate) mod valkey;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -85,7 +88,7 @@ pub(super) struct TableRequest {
 pub(super) struct TableSum {
     pub(super) last: u64,
     pub(super) count: usize,
-    /// Sum of the weights of all entries (see [`super::table_reading`]).
+    /// Sum of the weights of all entries (see [`crate::claim_table::table_reading`]).
     pub(super) sum: u64,
 }
 
@@ -195,7 +198,7 @@ pub(super) struct Charge {
 /// One limit of a request.
 #[derive(Debug, Clone)]
 pub(super) struct BucketCharge {
-    /// Name of the bucket, from [`super::Fleet::bucket`].
+    /// Name of the bucket, from [`crate::Fleet::bucket`].
     pub(super) bucket: String,
     pub(super) rate: Option<RequestRate>,
     /// Maximum number of requests in progress.
@@ -246,7 +249,7 @@ pub(super) struct Settlement {
 /// One limit of a request, as it is configured.
 #[derive(Debug, Clone)]
 pub struct SharedLimit {
-    /// Name of the bucket, from [`super::Fleet::bucket`].
+    /// Name of the bucket, from [`crate::Fleet::bucket`].
     pub bucket: String,
     /// Rate of requests and size of a burst.
     pub rate: Option<RequestRate>,

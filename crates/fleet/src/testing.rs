@@ -1,5 +1,8 @@
 //! Settings of replicas in tests.
 
+#[cfg(test)]
+pub(crate) mod bucket_model;
+
 use std::time::Duration;
 
 use crate::{FleetSettings, OnStoreDown, StoreKind, StoreLogin, StoreSettings};

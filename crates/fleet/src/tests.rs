@@ -1,14 +1,13 @@
 //! Tests of several replicas in one process.
 
-mod bucket_contents;
 mod limits;
 pub(super) mod simulation;
 
 use std::sync::Arc;
 
-use super::hop::probes::Probe;
-use super::store::Store;
-use super::{Fleet, FleetSettings};
+use crate::replica_client::probes::Probe;
+use crate::store::Store;
+use crate::{Fleet, FleetSettings};
 use weir_base::secrets::sealing::SealingKeys;
 
 impl Fleet {

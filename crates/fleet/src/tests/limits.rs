@@ -15,12 +15,12 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::super::FleetSettings;
-use super::super::limit_reports::LimitReports;
-use super::super::shared_limits::MAX_LATE;
-use super::super::store::{Charge, MEMBER_TTL, SharedAdmission, SharedLimit};
-use super::super::{Condition, Fleet, HEARTBEAT, OnStoreDown};
 use super::simulation::{Contents, Dice, SimulatedStore, StoreLink, answered};
+use crate::FleetSettings;
+use crate::shared_limits::MAX_LATE;
+use crate::shared_limits::limit_reports::LimitReports;
+use crate::store::{Charge, MEMBER_TTL, SharedAdmission, SharedLimit};
+use crate::{Condition, Fleet, HEARTBEAT, OnStoreDown};
 use weir_base::secrets::sealing::SealingKeys;
 use weir_base::time::rate_limit::RequestRate;
 

@@ -20,19 +20,19 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::super::hop::probes::Probe;
-use super::super::limit_reports::REMEMBERED;
-use super::super::records::{Claim, Records};
-use super::super::shared_limits::SETTLING;
-use super::super::store::{
+use crate::claim_table::table_reading::{MODULUS, weight};
+use crate::membership::STEADY;
+use crate::records::{Claim, Records};
+use crate::replica_client::probes::Probe;
+use crate::shared_limits::SETTLING;
+use crate::shared_limits::limit_reports::REMEMBERED;
+use crate::store::{
     BucketReport, Charge, ChargeReply, ClaimReply, ClaimRequest, Heartbeat, KeyUsage, LeaseReply,
     LeaseRequest, MAX_GAP, MAX_PAGE, MEMBER_TTL, Roster, SharedAdmission, SharedLimit, Store,
     StoreAbout, StoreError, StoredEntry, TablePage, TableRequest,
 };
-use super::super::table_reading::{MODULUS, weight};
-use super::super::view::STEADY;
-use super::super::{Condition, Fleet, FleetSettings, HEARTBEAT, Place, PlacedSession, Whereabouts};
-use super::bucket_contents::BucketContents;
+use crate::testing::bucket_model::BucketContents;
+use crate::{Condition, Fleet, FleetSettings, HEARTBEAT, Place, PlacedSession, Whereabouts};
 use weir_base::ended_sessions::{BlockName, EndedBlock, EndedSessions, SessionNumber};
 use weir_base::secrets::sealing::{Instance, SealingKeys};
 use weir_base::tasks::sync::Mutex;

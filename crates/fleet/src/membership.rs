@@ -21,10 +21,10 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::PlacedSession;
-use super::records::{Claim, MemberRecord, Records};
-use super::store::{Heartbeat, MAX_CLAIMS, Roster, StoredEntry, TablePage};
-use super::table_reading::{PageEnd, TableReading};
+use crate::PlacedSession;
+use crate::claim_table::table_reading::{PageEnd, TableReading};
+use crate::records::{Claim, MemberRecord, Records};
+use crate::store::{Heartbeat, MAX_CLAIMS, Roster, StoredEntry, TablePage};
 use signs::Signs;
 pub(super) use signs::TICK;
 use weir_base::ended_sessions::{BlockName, EndedBlock, EndedSessions, SessionNumber};
@@ -463,13 +463,13 @@ pub(super) const STEADY: Duration = Duration::from_secs(10);
 /// Most sessions that are served without a claim.
 const MAX_UNCLAIMED: usize = 10_000;
 /// Most sessions that are claimed between two records of this replica. A slow store takes a second
-/// for them, and its records must follow each other within [`super::store::MAX_GAP`].
+/// for them, and its records must follow each other within [`crate::store::MAX_GAP`].
 pub(super) const MAX_CLAIMED_PER_BEAT: usize = 20;
 
 #[cfg(test)]
 mod tests {
-    use super::super::table_reading::{MODULUS, weight};
     use super::*;
+    use crate::claim_table::table_reading::{MODULUS, weight};
     use crate::store::MEMBER_TTL;
     use weir_base::secrets::sealing::SealingKeys;
 

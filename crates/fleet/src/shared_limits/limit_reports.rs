@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::store::{
+use crate::store::{
     BucketCharge, BucketReport, ChargeReply, MemberSlots, Settlement, SharedAdmission, SharedLimit,
 };
 use weir_base::time::rate_limit::RequestRate;
 
 /// Buckets that say something, by their names in the store.
 #[derive(Debug, Default)]
-pub(super) struct LimitReports {
+pub(crate) struct LimitReports {
     buckets: HashMap<String, SharedBucket>,
     /// Buckets of which something has to be reported; true if also what is paid for.
     pending: HashMap<String, bool>,
@@ -46,7 +46,7 @@ struct SharedBucket {
 
 impl LimitReports {
     /// Counts one request more in each of these buckets.
-    pub(super) fn take_slots(&mut self, names: &[String], is_reported: bool) {
+    pub(crate) fn take_slots(&mut self, names: &[String], is_reported: bool) {
         for name in names {
             self.order += 1;
             let bucket = self.buckets.entry(name.clone()).or_default();
@@ -58,7 +58,7 @@ impl LimitReports {
     }
 
     /// Counts one request less in each of these buckets.
-    pub(super) fn return_slots(&mut self, names: &[String]) {
+    pub(crate) fn return_slots(&mut self, names: &[String]) {
         for name in names {
             self.order += 1;
             let bucket = self.buckets.entry(name.clone()).or_default();
@@ -69,7 +69,7 @@ impl LimitReports {
     }
 
     /// Returns what is charged for a request with these limits, whose slots were taken.
-    pub(super) fn charges(&self, limits: &[SharedLimit], now: Instant) -> Vec<BucketCharge> {
+    pub(crate) fn charges(&self, limits: &[SharedLimit], now: Instant) -> Vec<BucketCharge> {
         let charge = |limit: &SharedLimit| {
             let SharedLimit { bucket, rate, most } = limit.clone();
             let known = self.buckets.get(&bucket);
@@ -86,7 +86,7 @@ impl LimitReports {
     }
 
     /// Takes over what the store has said about these limits.
-    pub(super) fn learn(&mut self, limits: &[SharedLimit], reply: &ChargeReply, now: Instant) {
+    pub(crate) fn learn(&mut self, limits: &[SharedLimit], reply: &ChargeReply, now: Instant) {
         for (limit, taken) in limits.iter().zip(&reply.taken) {
             if limit.rate.is_none() || taken.is_zero() && !self.buckets.contains_key(&limit.bucket)
             {
@@ -102,7 +102,7 @@ impl LimitReports {
     /// Decides without the store: of what is left of each limit, as far as it is known, this
     /// replica admits its share. Unless the store `is_away`, the other replicas go on with it: then
     /// only so much is admitted that they cannot have taken meanwhile.
-    pub(super) fn admit_share(
+    pub(crate) fn admit_share(
         &mut self,
         limits: &[SharedLimit],
         share: u32,
@@ -136,7 +136,7 @@ impl LimitReports {
     }
 
     /// Settles requests that were admitted and not charged, or, if negative, the other way round.
-    pub(super) fn owe(&mut self, limits: &[SharedLimit], count: i64) {
+    pub(crate) fn owe(&mut self, limits: &[SharedLimit], count: i64) {
         for limit in limits {
             let bucket = self.buckets.entry(limit.bucket.clone()).or_default();
             if limit.rate.is_some() {
@@ -150,7 +150,7 @@ impl LimitReports {
 
     /// Has all requests in progress be reported, which the store or another replica may have
     /// forgotten; also what is paid for, if the store `may_have_lost` it.
-    pub(super) fn report_all(&mut self, may_have_lost: bool, now: Instant) {
+    pub(crate) fn report_all(&mut self, may_have_lost: bool, now: Instant) {
         self.buckets.retain(|name, bucket| {
             let is_lost = may_have_lost && bucket.paid_at.is_some_and(|at| at > now);
             // A store with older contents also counts requests that have ended since.
@@ -163,7 +163,7 @@ impl LimitReports {
     }
 
     /// Takes what has to be reported.
-    pub(super) fn take_reports(&mut self, now: Instant) -> Vec<BucketReport> {
+    pub(crate) fn take_reports(&mut self, now: Instant) -> Vec<BucketReport> {
         let pending = std::mem::take(&mut self.pending).into_iter();
         let report = |(name, is_lost)| {
             let bucket = self.buckets.get_mut(&name)?;
@@ -180,7 +180,7 @@ impl LimitReports {
     }
 
     /// Takes note that these reports were delivered, or may not have been: then they come again.
-    pub(super) fn reported(&mut self, reports: Vec<BucketReport>, is_delivered: bool) {
+    pub(crate) fn reported(&mut self, reports: Vec<BucketReport>, is_delivered: bool) {
         for report in reports {
             if !is_delivered {
                 *self.pending.entry(report.bucket.clone()).or_default() |= report.known.is_some();
@@ -199,7 +199,7 @@ impl LimitReports {
     }
 
     /// Returns whether something has to be reported.
-    pub(super) fn has_pending(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 }
@@ -237,6 +237,6 @@ impl SharedBucket {
 
 /// Time for which it is remembered that the requests of a bucket have ended: longer than the
 /// contents are old of a store that has failed over.
-pub(super) const REMEMBERED: Duration = Duration::from_secs(60);
+pub(crate) const REMEMBERED: Duration = Duration::from_secs(60);
 /// Retry time at a concurrency limit: the end of the running requests is unknown.
 const FULL_RETRY: Duration = Duration::from_secs(1);

@@ -13,8 +13,8 @@ use futures::{FutureExt, StreamExt};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::certificate::FleetTls;
-use crate::view::{Replica, TICK};
+use crate::membership::{Replica, TICK};
+use crate::replica_tls::FleetTls;
 use crate::{Fleet, Whereabouts};
 use weir_base::secrets::sealing::Instance;
 

@@ -20,7 +20,7 @@ use redis::{
 };
 use tokio::time::timeout;
 
-use super::store::StoreError;
+use crate::store::StoreError;
 use weir_base::files::regular_file;
 use weir_base::secrets::secret::Secret;
 
@@ -62,7 +62,7 @@ pub struct StoreLogin {
 
 impl StoreSettings {
     /// Opens a connection to the server that has the keys of a fleet. `key` is one of them.
-    pub(super) async fn open(&self, key: &str) -> Result<MultiplexedConnection, StoreError> {
+    pub(crate) async fn open(&self, key: &str) -> Result<MultiplexedConnection, StoreError> {
         let ca = self.ca.as_ref().map(|ca| {
             let read = regular_file::read(ca, MAX_CA_BYTES);
             read.map_err(|error| StoreError::Failed(format!("{}: {error}", ca.display())))
@@ -202,7 +202,7 @@ fn at(address: &str, error: &RedisError) -> String {
 }
 
 /// Describes an error without the values that a command contained.
-pub(super) fn described(error: &RedisError) -> String {
+pub(crate) fn described(error: &RedisError) -> String {
     let remedy = match (error.kind(), error.code()) {
         (ErrorKind::AuthenticationFailed, _) => ": check username and password",
         (_, Some("NOAUTH")) => ": set password",

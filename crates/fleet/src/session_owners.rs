@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::store::{ClaimReply, ClaimRequest, StoreError, StoredEntry};
-use super::view::{MAX_CLAIMED_PER_BEAT, Owner};
-use super::{Fleet, HEARTBEAT, Place, PlacedSession};
+use crate::membership::{MAX_CLAIMED_PER_BEAT, Owner};
+use crate::store::{ClaimReply, ClaimRequest, StoreError, StoredEntry};
+use crate::{Fleet, HEARTBEAT, Place, PlacedSession};
 use weir_base::ended_sessions::{BlockName, EndedBlock, SessionNumber};
 
 impl Fleet {

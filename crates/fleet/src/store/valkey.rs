@@ -10,10 +10,10 @@
 //! failed, or a heartbeat without a reply, all others fail at once until there is a new connection.
 //! So no request waits for a store that is away.
 
-mod lease;
+mod claims;
+mod leases;
 mod limits;
 mod rights;
-mod tables;
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -24,16 +24,16 @@ use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, FromRedisValue, RedisError, Script, ScriptInvocation, cmd};
 use tokio::time::timeout;
 
-use super::store::{
+use crate::store::node::{StoreSettings, described};
+use crate::store::{
     BucketReport, Charge, ChargeReply, ClaimReply, ClaimRequest, Heartbeat, LeaseReply,
     LeaseRequest, Roster, Store, StoreAbout, StoreError, StoredEntry,
 };
-use super::store_node::{StoreSettings, described};
 use weir_base::ended_sessions::EndedBlock;
 use weir_base::tasks::sync::Mutex;
 
 /// Connection to the store.
-pub(super) struct RedisStore {
+pub(crate) struct RedisStore {
     settings: StoreSettings,
     /// Common beginning of all keys.
     prefix: String,
@@ -54,7 +54,7 @@ struct StoreConnection {
 }
 
 impl RedisStore {
-    pub(super) fn new(settings: StoreSettings, fleet: &str, reply_timeout: Duration) -> Self {
+    pub(crate) fn new(settings: StoreSettings, fleet: &str, reply_timeout: Duration) -> Self {
         let prefix = format!("{{{fleet}}}");
         Self { settings, prefix, reply_timeout, current: Arc::default(), process: Mutex::default() }
     }
@@ -311,9 +311,9 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::time::sleep;
 
-    use super::super::store_node::{StoreKind, StoreLogin};
     use super::*;
     use crate::FleetSettings;
+    use crate::store::node::{StoreKind, StoreLogin};
 
     /// Asks a store that replies after some time, or never, and waits as the settings say.
     async fn ask(waiting: Duration, reply_after: Option<Duration>) -> Result<(), StoreError> {
@@ -327,7 +327,7 @@ mod tests {
             ca: None,
             timeout: waiting,
         };
-        let store = super::super::open_store(&settings);
+        let store = crate::open_store(&settings);
         let replying = async {
             let (mut stream, _) = listener.accept().await.expect("a connection");
             let mut command = [0; 64];

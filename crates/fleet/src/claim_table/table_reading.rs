@@ -14,11 +14,11 @@ use std::collections::HashMap;
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
-use super::store::{StoredEntry, TablePage, TableRequest, TableSum};
+use crate::store::{StoredEntry, TablePage, TableRequest, TableSum};
 
 /// Entries of a table that a replica has read.
 #[derive(Default)]
-pub(super) struct TableReading {
+pub(crate) struct TableReading {
     /// Weights of the entries by their names.
     weights: HashMap<String, u64>,
     sum: u64,
@@ -41,7 +41,7 @@ pub(super) struct TableReading {
 
 /// State of the reading after a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PageEnd {
+pub(crate) enum PageEnd {
     /// There are more entries to read.
     More,
     /// All entries were read. True if they were read from the first one on.
@@ -50,14 +50,14 @@ pub(super) enum PageEnd {
 
 impl TableReading {
     /// Returns the request for the next page.
-    pub(super) fn request(&mut self) -> TableRequest {
+    pub(crate) fn request(&mut self) -> TableRequest {
         self.requests += 1;
         TableRequest { after: self.last_number, missing_sum: self.missing }
     }
 
     /// Takes note of an entry that the store has shown in another way than with a page. If the next
     /// page lacks it, the store has lost it.
-    pub(super) fn expect(&mut self, number: u64, name: &str, text: &str) {
+    pub(crate) fn expect(&mut self, number: u64, name: &str, text: &str) {
         self.last_given = self.last_given.max(number);
         if !self.has(name, text) {
             self.unread.insert(name.to_owned(), (number, self.requests));
@@ -65,22 +65,22 @@ impl TableReading {
     }
 
     /// Has all entries read anew.
-    pub(super) fn begin_anew(&mut self) {
+    pub(crate) fn begin_anew(&mut self) {
         self.last_number = 0;
     }
 
     /// Returns whether this entry was read as it is.
-    pub(super) fn has(&self, name: &str, text: &str) -> bool {
+    pub(crate) fn has(&self, name: &str, text: &str) -> bool {
         self.weights.get(name) == Some(&weight(name, text))
     }
 
     /// Returns whether an entry of this name was read.
-    pub(super) fn has_any(&self, name: &str) -> bool {
+    pub(crate) fn has_any(&self, name: &str) -> bool {
         self.weights.contains_key(name)
     }
 
     /// Takes note of a page.
-    pub(super) fn take(&mut self, page: &TablePage) -> PageEnd {
+    pub(crate) fn take(&mut self, page: &TablePage) -> PageEnd {
         if page.after == 0 {
             (self.weights, self.sum, self.is_whole) = (HashMap::new(), 0, true);
         }
@@ -122,7 +122,7 @@ impl TableReading {
 
 /// Returns the weight of an entry, as the scripts of the store do: 48 bits, so that numbers in Lua
 /// are exact.
-pub(super) fn weight(name: &str, text: &str) -> u64 {
+pub(crate) fn weight(name: &str, text: &str) -> u64 {
     let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{name} {text}").as_bytes());
     let mut bytes = [0; 8];
     bytes[2..].copy_from_slice(&hash.as_ref()[..6]);
@@ -130,6 +130,6 @@ pub(super) fn weight(name: &str, text: &str) -> u64 {
 }
 
 /// Number of different sums.
-pub(super) const MODULUS: u64 = 1 << 48;
+pub(crate) const MODULUS: u64 = 1 << 48;
 /// Most pages between two readings of all entries while the sum is unknown.
 const MAX_PAGES: u64 = 10;

@@ -2,7 +2,7 @@
 //!
 //! Claims and blocks of ended sessions are tables: hashes of names and texts, with the number of
 //! the last change and the expiry of each entry, and a sum over all (see
-//! [`super::super::table_reading`]).
+//! [`crate::claim_table::table_reading`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use redis::{Script, ScriptInvocation};
 
-use super::super::store::{
+use super::{RedisStore, give_up, millis};
+use crate::store::{
     ClaimReply, ClaimRequest, Heartbeat, KeyUsage, MAX_CLAIMS, MAX_ENDED_BLOCKS, MAX_GAP, MAX_PAGE,
     MEMBER_TTL, Roster, StoreError, StoredEntry, TablePage, TableRequest,
 };
-use super::{RedisStore, give_up, millis};
 use weir_base::ended_sessions::{EndedBlock, SessionNumber};
 use weir_base::secrets::sealing::KeyId;
 

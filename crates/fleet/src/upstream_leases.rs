@@ -9,15 +9,16 @@
 //!
 //! Invariant: two holders never use a lease at the same time, whatever the store forgets.
 
+mod lease_clock;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::store::{LeaseReply, LeaseRequest, StoreError};
-use super::{Fleet, HEARTBEAT};
-use crate::lease_clock;
+use crate::store::{LeaseReply, LeaseRequest, StoreError};
+use crate::{Fleet, HEARTBEAT};
 
 /// Lease of an upstream, held by this replica or not.
 pub struct Lease {
@@ -133,13 +134,13 @@ mod tests {
     use futures::future::{BoxFuture, join_all};
     use tokio::time::Instant;
 
-    use super::super::store::{
+    use super::*;
+    use crate::FleetSettings;
+    use crate::store::{
         BucketReport, Charge, ChargeReply, ClaimReply, ClaimRequest, Heartbeat, Roster, Store,
         StoreAbout, StoredEntry,
     };
-    use super::super::tests::simulation::{Dice, answered};
-    use super::*;
-    use crate::FleetSettings;
+    use crate::tests::simulation::{Dice, answered};
     use weir_base::ended_sessions::EndedBlock;
     use weir_base::secrets::sealing::SealingKeys;
     use weir_base::tasks::sync::Mutex;

@@ -72,8 +72,8 @@ pub(crate) fn is_taken(view: &FleetView, itself: Instance) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{World, heartbeat};
     use super::*;
+    use crate::membership::tests::{World, heartbeat};
     use tokio::time::Instant;
 
     #[tokio::test(start_paused = true)]

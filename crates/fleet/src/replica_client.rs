@@ -26,9 +26,9 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::certificate::{FleetTls, server_name};
-use super::view::Replica;
-use super::{Fleet, HopFailure};
+use crate::membership::Replica;
+use crate::replica_tls::{FleetTls, server_name};
+use crate::{Fleet, HopFailure};
 use weir_base::net::http_connection::HttpConnection;
 use weir_base::secrets::sealing::Instance;
 use weir_base::tasks::sync::Mutex;
@@ -338,9 +338,9 @@ const MAX_IDLE: Duration = Duration::from_secs(4);
 mod tests {
     use tokio::net::{TcpListener, TcpSocket};
 
-    use super::super::records::MemberRecord;
     use super::*;
     use crate::FleetSettings;
+    use crate::records::MemberRecord;
     use weir_base::secrets::sealing::SealingKeys;
 
     #[tokio::test]

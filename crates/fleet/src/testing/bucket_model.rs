@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::Fleet;
-use super::super::store::{BucketReport, Charge, ChargeReply, MemberSlots, SharedAdmission};
+use crate::Fleet;
+use crate::store::{BucketReport, Charge, ChargeReply, MemberSlots, SharedAdmission};
 
 /// Buckets by their names.
 #[derive(Clone, Default)]
-pub(super) struct BucketContents {
+pub(crate) struct BucketContents {
     /// Times at which the rates are paid for.
     rates: BTreeMap<String, Instant>,
     /// Requests in progress by bucket and member.
@@ -20,7 +20,7 @@ pub(super) struct BucketContents {
 }
 
 impl BucketContents {
-    pub(super) fn charge(
+    pub(crate) fn charge(
         &mut self,
         charge: &Charge,
         is_lost: bool,
@@ -80,7 +80,7 @@ impl BucketContents {
         ChargeReply { admission, taken }
     }
 
-    pub(super) fn report(&mut self, member: &str, reports: &[BucketReport]) {
+    pub(crate) fn report(&mut self, member: &str, reports: &[BucketReport]) {
         let now = Instant::now();
         for report in reports {
             if report.slots.order > 0 {
@@ -110,24 +110,24 @@ impl BucketContents {
     }
 
     /// Number of requests in progress on a replica.
-    pub(super) fn slots(&self, bucket: &str, replica: &Fleet) -> usize {
+    pub(crate) fn slots(&self, bucket: &str, replica: &Fleet) -> usize {
         let key = (bucket.to_owned(), replica.instance().to_string());
         self.slots.get(&key).map_or(0, |slots| slots.count)
     }
 
     /// Number of requests in progress on all replicas.
-    pub(super) fn count(&self, bucket: &str) -> usize {
+    pub(crate) fn count(&self, bucket: &str) -> usize {
         let slots = self.slots.iter().filter(|((name, _), _)| name == bucket);
         slots.map(|(_, slots)| slots.count).sum()
     }
 
     /// Forgets the requests in progress on a replica, as if it had ended.
-    pub(super) fn forget(&mut self, bucket: &str, replica: &Fleet) {
+    pub(crate) fn forget(&mut self, bucket: &str, replica: &Fleet) {
         self.slots.remove(&(bucket.to_owned(), replica.instance().to_string()));
     }
 
     /// Time until a rate is paid for.
-    pub(super) fn taken(&self, bucket: &str) -> Duration {
+    pub(crate) fn taken(&self, bucket: &str) -> Duration {
         let at = self.rates.get(bucket);
         at.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()))
     }

@@ -1,7 +1,7 @@
 //! Signs of life of the other members, and members that cannot be reached at present.
 //!
 //! A member shows that it lives with each record that it renews. One that has not done so for a
-//! while, or that could not be reached, is asked ([`crate::hop::probes`]).
+//! while, or that could not be reached, is asked ([`crate::replica_client::probes`]).
 //!
 //! Invariants: a member that cannot be reached has not ended: only a record that is missing in a
 //! steady store says so. What waits for a member that shows no sign of life for [`MAX_MISSED`]
@@ -184,9 +184,9 @@ const RECENT: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{World, heartbeat};
     use super::*;
-    use crate::view::Owner;
+    use crate::membership::Owner;
+    use crate::membership::tests::{World, heartbeat};
     use tokio::time::advance;
 
     /// Counts ticks, and returns how often the others were asked in the last one.

@@ -1,0 +1,3 @@
+//! Claims of sessions, as one replica reads them from the store.
+
+pub(super) mod table_reading;
