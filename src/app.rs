@@ -159,7 +159,8 @@ impl App {
         let start = |it| starter.start(config, it, starter.settings(config, it), None, &budget);
         let upstreams = config.upstreams.iter().map(start);
         let catalog = Catalog::new(settings::catalog(config));
-        let nothing = (&Policy::in_fleet(fleet), &Inspectors::default());
+        let limits = fleet.map(|fleet| Arc::clone(fleet.limits()));
+        let nothing = (&Policy::in_fleet(limits), &Inspectors::default());
         let parts = settings::snapshot_parts(
             config,
             upstreams.collect(),

@@ -44,7 +44,7 @@ use weir_base::metrics::{Gauge, GaugeGuard};
 use weir_base::secrets::sealing::{Instance, SealingKeys};
 use weir_base::secrets::secret;
 use weir_base::tasks::sync::Mutex;
-use weir_fleet::PlacedSession;
+use weir_fleet::SessionIdentity;
 use weir_gateway::{ClientContext, ClientIdentity, ClientNotifications, GatewayMetrics};
 use weir_record::audit::SessionMark;
 
@@ -199,7 +199,7 @@ impl Sessions {
     pub(super) async fn rebuild(
         &self,
         client: &ClientContext,
-        (id, opened, placed): (&str, OpenedId, &PlacedSession),
+        (id, opened, placed): (&str, OpenedId, &SessionIdentity),
         connection: LegacyConnection,
         limit: usize,
     ) -> Result<Option<RebuiltSession>, SessionLimit> {

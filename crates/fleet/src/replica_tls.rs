@@ -24,13 +24,13 @@ use weir_base::secrets::sealing::{Instance, SealingKeys};
 
 /// Both sides of the connections between replicas.
 #[derive(Clone)]
-pub struct FleetTls {
+pub struct ReplicaTls {
     /// Accepts connections of processes that have a key of the fleet.
     pub acceptor: TlsAcceptor,
     /// Connects to one process of the fleet, by [`name_of`].
-    pub(super) connector: TlsConnector,
+    pub(crate) connector: TlsConnector,
     /// Connects to it with the protocol [`UPSTREAM`].
-    pub(super) upstream_connector: TlsConnector,
+    pub(crate) upstream_connector: TlsConnector,
 }
 
 /// Protocol of connections to an upstream that runs on one replica: a line with the name of the
@@ -39,9 +39,9 @@ pub const UPSTREAM: &[u8] = b"weir-upstream";
 /// Reply of a replica that runs the upstream.
 pub const ACCEPTED: u8 = b'+';
 
-impl FleetTls {
+impl ReplicaTls {
     /// Makes a certificate for this process.
-    pub(super) fn new(keys: &SealingKeys) -> Self {
+    pub(crate) fn new(keys: &SealingKeys) -> Self {
         Self::make(keys).expect("keys of 32 bytes make a certificate")
     }
 
@@ -101,7 +101,7 @@ fn name_of(instance: Instance) -> String {
 }
 
 /// Returns the name that the certificate of a process must have.
-pub(super) fn server_name(instance: Instance) -> ServerName<'static> {
+pub(crate) fn server_name(instance: Instance) -> ServerName<'static> {
     ServerName::try_from(name_of(instance)).expect("digits and letters are a name")
 }
 
@@ -126,7 +126,7 @@ mod tests {
 
     /// Connects `client` to `server`, which it takes for `expected`, and sends a byte each way.
     async fn connect(client: &SealingKeys, server: &SealingKeys, expected: Instance) -> bool {
-        let (client, server) = (FleetTls::new(client), FleetTls::new(server));
+        let (client, server) = (ReplicaTls::new(client), ReplicaTls::new(server));
         let (near, far) = tokio::io::duplex(16 * 1024);
         let accepting = async {
             let mut stream = server.acceptor.accept(far).await.ok()?;

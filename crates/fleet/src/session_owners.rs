@@ -1,50 +1,88 @@
-//! Places of sessions, and the claims that decide about them.
+//! Owners of sessions, and the claims that decide about them.
+//!
+//! Invariant: a request waits for the store only when its session is taken over, and then for a
+//! bounded time. A session whose owner cannot be decided is served without a claim, which is made
+//! as soon as the store decides.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
-use crate::membership::{MAX_CLAIMED_PER_BEAT, Owner};
-use crate::store::{ClaimReply, ClaimRequest, StoreError, StoredEntry};
-use crate::{Fleet, HEARTBEAT, Place, PlacedSession};
+use crate::claim_table::{MAX_CLAIMED_PER_BEAT, Owner, SessionIdentity};
+use crate::membership::Replica;
+use crate::shared::Shared;
+use crate::store::{ClaimReply, ClaimRequest, ClaimStore, HEARTBEAT, StoreError, StoredEntry};
 use weir_base::ended_sessions::{BlockName, EndedBlock, SessionNumber};
+use weir_base::tasks::sync::Mutex;
 
-impl Fleet {
-    /// Returns whether this replica has lost a session: another one has claimed it, or its client
-    /// has ended it.
-    pub fn has_lost(&self, session: &PlacedSession) -> bool {
-        self.view().has_lost(session, Instant::now())
+/// Owners of the sessions of legacy clients.
+pub struct SessionOwners {
+    shared: Arc<Shared>,
+    store: Arc<dyn ClaimStore>,
+    /// Settings of sessions that were taken over before they could be read, by sessions.
+    late_settings: Mutex<HashMap<String, Vec<u8>>>,
+}
+
+/// Owner of a session.
+#[derive(Debug)]
+pub enum SessionOwner {
+    /// This replica. If it has taken the session over just now: the session's settings as they were
+    /// written, if any.
+    ThisReplica(Option<Vec<u8>>),
+    /// Another replica.
+    Other(Arc<Replica>),
+    /// None: its client has ended it.
+    Ended,
+    /// It cannot be decided at present.
+    Undecided,
+}
+
+impl SessionOwners {
+    pub(crate) fn new(shared: Arc<Shared>, store: Arc<dyn ClaimStore>) -> Self {
+        Self { shared, store, late_settings: Mutex::default() }
     }
 
-    /// Finds the place of a session. If its owner has ended, this replica takes it over.
-    /// `may_take_over` is asked first then.
-    pub async fn place(
+    // === Owners ===
+
+    /// Finds the owner of a session. If that has ended and this replica `may_take_over`, it takes
+    /// the session over.
+    pub async fn find(
         &self,
-        session: &PlacedSession,
+        session: &SessionIdentity,
         may_take_over: impl FnOnce() -> bool,
-    ) -> Place {
-        let mut may_take_over = Some(may_take_over);
-        self.know_others().await;
+    ) -> SessionOwner {
+        self.wait_until_known().await;
+        let owner = self.shared.state().owner(session, Instant::now());
+        match owner {
+            Owner::ThisReplica => SessionOwner::ThisReplica(None),
+            Owner::Other(replica) => SessionOwner::Other(replica),
+            Owner::Ended => SessionOwner::Ended,
+            Owner::Gone | Owner::Unknown => match may_take_over() {
+                true => self.take_over(session).await,
+                false => SessionOwner::Undecided,
+            },
+        }
+    }
+
+    async fn take_over(&self, session: &SessionIdentity) -> SessionOwner {
         for _ in 0..MAX_ATTEMPTS {
             let (owner, claim) = {
-                let view = self.view();
-                let owner = view.owner(session, Instant::now());
-                let claim = view.claim_of(&session.key);
+                let state = self.shared.state();
+                let owner = state.owner(session, Instant::now());
+                let claim = state.claims.claim_of(&session.key);
                 (owner, claim.map(|(text, since)| (text.to_owned(), since)))
             };
             match owner {
-                Owner::Itself => return Place::Here(None),
-                Owner::Member(member) => return Place::Member(member),
-                Owner::Ended => return Place::Ended,
-                Owner::Gone | Owner::Unknown
-                    if may_take_over.take().is_some_and(|may_take_over| !may_take_over()) =>
-                {
-                    return Place::Undecided;
-                }
+                Owner::ThisReplica => return SessionOwner::ThisReplica(None),
+                Owner::Other(replica) => return SessionOwner::Other(replica),
+                Owner::Ended => return SessionOwner::Ended,
                 Owner::Unknown => return self.serve_unclaimed(session),
                 // A claim would wait in vain, too.
-                Owner::Gone if self.is_store_silent() => return self.serve_unclaimed(session),
+                Owner::Gone if self.shared.beats.is_store_silent() => {
+                    return self.serve_unclaimed(session);
+                }
                 Owner::Gone => {}
             }
             let expected = match claim {
@@ -56,59 +94,117 @@ impl Fleet {
                     text
                 }
             };
-            match self.claim_placed(session, expected).await {
+            match self.claim_for_itself(session, expected).await {
                 Ok(ClaimReply { is_replaced: true, settings, .. }) => {
-                    self.metrics.takeovers.increment();
+                    self.shared.metrics.takeovers.increment();
                     let settings = settings.unwrap_or_default();
-                    return Place::Here(self.records.open_settings(&session.key, &settings));
+                    let settings = self.shared.records.open_settings(&session.key, &settings);
+                    return SessionOwner::ThisReplica(settings);
                 }
                 // Another replica was quicker; its claim is known now.
                 Ok(_) => {}
                 Err(_) => {
-                    self.metrics.store_errors.increment();
+                    self.shared.metrics.store_errors.increment();
                     return self.serve_unclaimed(session);
                 }
             }
         }
-        Place::Undecided
+        SessionOwner::Undecided
+    }
+
+    fn serve_unclaimed(&self, session: &SessionIdentity) -> SessionOwner {
+        match self.shared.state().claims.take_unclaimed(session) {
+            true => {
+                self.shared.metrics.takeovers.increment();
+                SessionOwner::ThisReplica(None)
+            }
+            false => SessionOwner::Undecided,
+        }
     }
 
     /// Waits for the first reply of the store, or the time in which one is due: before it, this
     /// replica knows neither the others nor what has ended.
-    pub async fn know_others(&self) {
-        if self.view().replied_at().is_none() {
-            let mut beats = self.beats.subscribe();
-            let first = beats.wait_for(|number| *number >= 2);
-            let _ = timeout(self.settings.store.timeout, first).await;
+    pub async fn wait_until_known(&self) {
+        let is_known = self.shared.state().membership.is_known();
+        if !is_known {
+            self.shared.beats.first().await;
         }
     }
 
-    fn serve_unclaimed(&self, session: &PlacedSession) -> Place {
-        match self.view().take_unclaimed(session) {
-            true => {
-                self.metrics.takeovers.increment();
-                Place::Here(None)
-            }
-            false => Place::Undecided,
-        }
+    /// Returns whether this replica has lost a session: another one has claimed it, or its client
+    /// has ended it.
+    pub fn has_lost(&self, session: &SessionIdentity) -> bool {
+        self.shared.state().has_lost(session, Instant::now())
     }
+
+    /// Returns whether all replicas read ids of sessions with numbers, as far as this one knows.
+    pub fn all_read_numbers(&self) -> bool {
+        self.shared.state().membership.all_read_numbers()
+    }
+
+    /// Ends the service of a session without a claim.
+    pub fn drop_unclaimed(&self, key: &str) {
+        self.shared.state().claims.drop_unclaimed(key);
+    }
+
+    // === Ends and settings ===
 
     /// Records that clients have ended the sessions of a block, so that no replica serves them
     /// again.
-    pub async fn end_sessions(
-        &self,
-        name: BlockName,
-        block: &EndedBlock,
-    ) -> Result<(), StoreError> {
+    pub async fn end(&self, name: BlockName, block: &EndedBlock) -> Result<(), StoreError> {
         let stored = self.store.end_sessions(name.to_string(), block.clone()).await;
-        let stored = stored.inspect_err(|_| self.metrics.store_errors.increment())?;
-        self.view().learn_ended(name, stored);
+        let stored = self.shared.count_failure(stored)?;
+        self.shared.state().claims.learn_ended(name, stored);
         Ok(())
+    }
+
+    /// Records that the client of a session has ended it whose id has no number: such ids were made
+    /// up to version 0.1.0.
+    pub async fn end_unnumbered(&self, key: &str, until: SystemTime) -> Result<(), StoreError> {
+        let ended = self.claim((key, None), until, None, true).await;
+        self.shared.count_failure(ended).map(drop)
+    }
+
+    /// Writes the settings of a session, for the replica that takes it over.
+    pub async fn put_settings(
+        &self,
+        key: &str,
+        settings: &[u8],
+        until: SystemTime,
+    ) -> Result<(), StoreError> {
+        let text = self.shared.records.seal_settings(key, settings);
+        let put = self.store.put_settings(key.to_owned(), text, life_of(until)).await;
+        self.shared.count_failure(put)
+    }
+
+    /// Drops the settings of a session, which has ended or whose client has too many, unless it is
+    /// another replica's by now.
+    pub async fn drop_settings(&self, key: String) -> Result<(), StoreError> {
+        let is_claimed = self.shared.state().claims.is_claimed_elsewhere(&key);
+        if is_claimed {
+            return Ok(());
+        }
+        let dropped = self.store.drop_settings(key).await;
+        self.shared.count_failure(dropped)
+    }
+
+    /// Takes the settings of sessions that this replica has served before it could read them, by
+    /// the keys of the sessions.
+    pub fn take_late_settings(&self) -> HashMap<String, Vec<u8>> {
+        std::mem::take(&mut *self.late_settings.lock())
+    }
+
+    // === Heartbeat ===
+
+    /// Returns whether a session may have got another owner since the last time, or settings of one
+    /// were read late.
+    pub(crate) fn have_moved(&self) -> bool {
+        self.shared.state().claims.take_moved() || !self.late_settings.lock().is_empty()
     }
 
     /// Writes ends that the store has lost, until the time has come for the next record. Returns
     /// whether there may be more that it takes.
-    pub(super) async fn write_lost_ends(
+    pub(crate) async fn write_lost_ends(
         &self,
         lost: Vec<(BlockName, EndedBlock)>,
     ) -> Result<bool, StoreError> {
@@ -118,7 +214,7 @@ impl Fleet {
             if begin.elapsed() >= HEARTBEAT {
                 break;
             }
-            match self.end_sessions(name, &block).await {
+            match self.end(name, &block).await {
                 // What is full has no space for the others either, and the store works otherwise.
                 Err(StoreError::Full) => return Ok(false),
                 ended => ended?,
@@ -127,22 +223,49 @@ impl Fleet {
         Ok(are_many)
     }
 
-    /// Records that the client of a session has ended it whose id has no number: such ids were made
-    /// up to version 0.1.0.
-    pub async fn end_unnumbered(&self, key: &str, until: SystemTime) -> Result<(), StoreError> {
-        let ended = self.claim((key, None), until, None, true).await.map(|_| ());
-        ended.inspect_err(|_| self.metrics.store_errors.increment())
+    /// Claims sessions that this replica serves without a claim, until the time has come for its
+    /// next record. Returns whether there may be more that the store takes.
+    pub(crate) async fn claim_unclaimed(
+        &self,
+        unclaimed: Vec<SessionIdentity>,
+    ) -> Result<bool, StoreError> {
+        let are_many = unclaimed.len() == MAX_CLAIMED_PER_BEAT;
+        let begin = Instant::now();
+        for session in unclaimed {
+            if begin.elapsed() >= HEARTBEAT {
+                break;
+            }
+            // Unless another replica has claimed it: then that one has it.
+            let expected = {
+                let state = self.shared.state();
+                state.claims.claim_of(&session.key).map(|(text, _)| text.to_owned())
+            };
+            let reply = match self.claim_for_itself(&session, expected.unwrap_or_default()).await {
+                Err(StoreError::Full) => return Ok(false),
+                reply => reply?,
+            };
+            self.drop_unclaimed(&session.key);
+            let written = reply.settings.filter(|_| reply.is_replaced);
+            let written =
+                written.and_then(|text| self.shared.records.open_settings(&session.key, &text));
+            if let Some(written) = written {
+                self.late_settings.lock().insert(session.key, written);
+            }
+        }
+        Ok(are_many)
     }
 
+    // === Claims ===
+
     /// Replaces the expected claim of a session by one of this replica.
-    async fn claim_placed(
+    async fn claim_for_itself(
         &self,
-        session: &PlacedSession,
+        session: &SessionIdentity,
         expected: String,
     ) -> Result<ClaimReply, StoreError> {
         let named = (&*session.key, session.number);
         let reply = self.claim(named, session.until, Some(expected), false).await?;
-        self.view().set_own(session);
+        self.shared.state().claims.set_own(session);
         Ok(reply)
     }
 
@@ -156,7 +279,7 @@ impl Fleet {
         is_ended: bool,
     ) -> Result<ClaimReply, StoreError> {
         let reply = self.try_claim(named, until, expected, is_ended).await?;
-        match !reply.is_replaced && self.records.is_misplaced(named.0, &reply.text) {
+        match !reply.is_replaced && self.shared.records.is_misplaced(named.0, &reply.text) {
             true => self.try_claim(named, until, Some(reply.text), is_ended).await,
             false => Ok(reply),
         }
@@ -169,82 +292,23 @@ impl Fleet {
         expected: Option<String>,
         is_ended: bool,
     ) -> Result<ClaimReply, StoreError> {
-        let text = self.records.seal_claim(key, is_ended);
+        let Shared { records, .. } = &*self.shared;
+        let text = records.seal_claim(key, is_ended);
         let session = key.to_owned();
         let request = ClaimRequest { session, number, expected, text, life: life_of(until) };
         let reply = self.store.claim(request).await?;
-        let mut view = self.view();
+        let mut state = self.shared.state();
+        let claims = &mut state.claims;
         if let Some((number, ended)) = number.zip(reply.ended.clone()) {
-            view.learn_ended(number.block(), Some(ended));
+            claims.learn_ended(number.block(), Some(ended));
         } else if reply.number == 0 {
-            view.forget_claim(key);
+            claims.forget(key);
         } else {
             let (number, name, text) = (reply.number, key.to_owned(), reply.text.clone());
             let claim = StoredEntry { number, name, text };
-            view.learn_reply(claim, &self.records, Instant::now());
+            claims.learn_reply(claim, records, Instant::now());
         }
         Ok(reply)
-    }
-
-    /// Ends the service of a session without a claim.
-    pub fn drop_unclaimed(&self, key: &str) {
-        self.view().drop_unclaimed(key);
-    }
-
-    /// Writes the settings of a session, for the replica that takes it over.
-    pub async fn put_settings(
-        &self,
-        key: &str,
-        settings: &[u8],
-        until: SystemTime,
-    ) -> Result<(), StoreError> {
-        let text = self.records.seal_settings(key, settings);
-        let put = self.store.put_settings(key.to_owned(), text, life_of(until)).await;
-        put.inspect_err(|_| self.metrics.store_errors.increment())
-    }
-
-    /// Drops the settings of a session, which has ended or whose client has too many, unless it is
-    /// another replica's by now.
-    pub async fn drop_settings(&self, key: String) -> Result<(), StoreError> {
-        if self.view().is_claimed_elsewhere(&key) {
-            return Ok(());
-        }
-        let dropped = self.store.drop_settings(key).await;
-        dropped.inspect_err(|_| self.metrics.store_errors.increment())
-    }
-
-    /// Claims sessions that this replica serves without a claim, until the time has come for its
-    /// next record. Returns whether there may be more that the store takes.
-    pub(super) async fn claim_unclaimed(
-        &self,
-        unclaimed: Vec<PlacedSession>,
-    ) -> Result<bool, StoreError> {
-        let are_many = unclaimed.len() == MAX_CLAIMED_PER_BEAT;
-        let begin = Instant::now();
-        for session in unclaimed {
-            if begin.elapsed() >= HEARTBEAT {
-                break;
-            }
-            // Unless another replica has claimed it: then that one has it.
-            let expected = self.view().claim_of(&session.key).map(|(text, _)| text.to_owned());
-            let reply = match self.claim_placed(&session, expected.unwrap_or_default()).await {
-                Err(StoreError::Full) => return Ok(false),
-                reply => reply?,
-            };
-            self.view().drop_unclaimed(&session.key);
-            let written = reply.settings.filter(|_| reply.is_replaced);
-            let written = written.and_then(|text| self.records.open_settings(&session.key, &text));
-            if let Some(written) = written {
-                self.late_settings.lock().insert(session.key, written);
-            }
-        }
-        Ok(are_many)
-    }
-
-    /// Takes the settings of sessions that this replica has served before it could read them, by
-    /// the keys of the sessions.
-    pub fn take_late_settings(&self) -> HashMap<String, Vec<u8>> {
-        std::mem::take(&mut *self.late_settings.lock())
     }
 }
 

@@ -9,7 +9,7 @@
 //!
 //! Invariant: two holders never use a lease at the same time, whatever the store forgets.
 
-mod lease_clock;
+pub(crate) mod lease_clock;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,15 +17,18 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use crate::store::{LeaseReply, LeaseRequest, StoreError};
-use crate::{Fleet, HEARTBEAT};
+use crate::own_record::OwnRecord;
+use crate::shared::Shared;
+use crate::store::{HEARTBEAT, LeaseReply, LeaseRequest, LeaseStore, StoreError};
 
-/// Lease of an upstream, held by this replica or not.
-pub struct Lease {
-    fleet: Arc<Fleet>,
+/// Lease of an upstream, for this replica.
+pub struct UpstreamLease {
+    shared: Arc<Shared>,
+    store: Arc<dyn LeaseStore>,
+    own: Arc<OwnRecord>,
     upstream: String,
     /// Name in the store.
-    bucket: String,
+    name: String,
 }
 
 /// A lease that this replica has got.
@@ -42,27 +45,28 @@ pub struct HeldLease {
     pub wait: Duration,
 }
 
-impl Fleet {
-    /// Returns the lease of an upstream, for a holder of its own.
-    pub fn lease(self: &Arc<Self>, upstream: &str) -> Lease {
-        Lease {
-            fleet: Arc::clone(self),
-            upstream: upstream.to_owned(),
-            bucket: self.bucket(&[0; 32], upstream),
-        }
+impl UpstreamLease {
+    /// Creates the lease of an upstream, which has this name in the store.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        store: Arc<dyn LeaseStore>,
+        own: Arc<OwnRecord>,
+        upstream: &str,
+        name: String,
+    ) -> Self {
+        Self { shared, store, own, upstream: upstream.to_owned(), name }
     }
-}
 
-impl Lease {
     /// Waits until the lease is free, and takes it.
     pub async fn acquire(&self) -> HeldLease {
         loop {
-            if self.fleet.runner_of(&self.upstream).is_none()
+            let runner = self.shared.state().membership.runner_of(&self.upstream);
+            if runner.is_none()
                 && let Ok(Some(held)) = self.request(&self.new_holder()).await
             {
                 return held;
             }
-            self.fleet.next_heartbeat().await;
+            self.shared.beats.next().await;
         }
     }
 
@@ -91,15 +95,28 @@ impl Lease {
     /// uses it.
     pub async fn release(&self, held: &HeldLease) {
         // Without the store it expires by itself.
-        let _ = self.fleet.store.lease(self.with_life(&held.holder, Duration::ZERO)).await;
+        let _ = self.store.lease(self.with_life(&held.holder, Duration::ZERO)).await;
+    }
+
+    /// Tells the other replicas that this one runs the upstream under the lease of this number, or
+    /// that it runs it no more.
+    pub fn set_running(&self, number: Option<u64>) {
+        self.own.set_running(&self.upstream, number);
+        self.shared.beats.request();
+    }
+
+    /// Waits until another replica is there that can run the upstream.
+    pub async fn wait_for_others(&self) {
+        while !self.shared.has_others() {
+            self.shared.beats.next().await;
+        }
     }
 
     /// Asks the store for the lease, or for more time; `None` if another holder has it.
     async fn request(&self, holder: &str) -> Result<Option<HeldLease>, StoreError> {
         let sent = lease_clock::now();
-        let reply = self.fleet.store.lease(self.with_life(holder, LEASE)).await;
-        let reply = reply.inspect_err(|_| self.fleet.metrics.store_errors.increment())?;
-        Ok(match reply {
+        let reply = self.store.lease(self.with_life(holder, LEASE)).await;
+        Ok(match self.shared.count_failure(reply)? {
             LeaseReply::Held { number, was_released } => {
                 let wait = if was_released { Duration::ZERO } else { LEASE };
                 Some(HeldLease { holder: holder.to_owned(), number, until: sent + USABLE, wait })
@@ -109,12 +126,12 @@ impl Lease {
     }
 
     fn with_life(&self, holder: &str, life: Duration) -> LeaseRequest {
-        LeaseRequest { lease: self.bucket.clone(), holder: holder.to_owned(), life }
+        LeaseRequest { lease: self.name.clone(), holder: holder.to_owned(), life }
     }
 
     fn new_holder(&self) -> String {
         static HOLDERS: AtomicU64 = AtomicU64::new(0);
-        format!("{}.{}", self.fleet.instance(), HOLDERS.fetch_add(1, Ordering::Relaxed))
+        format!("{}.{}", self.shared.instance(), HOLDERS.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -136,58 +153,18 @@ mod tests {
 
     use super::*;
     use crate::FleetSettings;
-    use crate::store::{
-        BucketReport, Charge, ChargeReply, ClaimReply, ClaimRequest, Heartbeat, Roster, Store,
-        StoreAbout, StoredEntry,
-    };
-    use crate::tests::simulation::{Dice, answered};
-    use weir_base::ended_sessions::EndedBlock;
+    use crate::known_count::KnownCount;
+    use crate::testing::dice::Dice;
+    use crate::testing::store_model::StoreModel;
     use weir_base::secrets::sealing::SealingKeys;
     use weir_base::tasks::sync::Mutex;
-
-    /// A lease as the store has it; the script of the real one decides in the same way.
-    #[derive(Clone)]
-    struct Entry {
-        holder: String,
-        number: u64,
-        until: Instant,
-        /// Process of the store that it was given back to.
-        released: u64,
-    }
-
-    impl Entry {
-        fn none() -> Self {
-            Self { holder: "none".into(), number: 0, until: Instant::now(), released: 0 }
-        }
-
-        fn decide(&mut self, request: LeaseRequest, store: u64) -> LeaseReply {
-            let now = Instant::now();
-            let is_mine = self.holder == request.holder && self.until > now;
-            if request.life.is_zero() {
-                if is_mine {
-                    *self = Self { holder: String::new(), until: now, released: store, ..*self };
-                }
-                return LeaseReply::Taken;
-            }
-            if self.until > now && !is_mine {
-                return LeaseReply::Taken;
-            }
-            let was_released = is_mine || self.holder.is_empty() && self.released == store;
-            if !is_mine {
-                let time = u64::try_from(lease_clock::now().as_millis()).unwrap_or_default();
-                self.number = (self.number + 1).max(time);
-            }
-            (self.holder, self.until) = (request.holder, now + request.life);
-            LeaseReply::Held { number: self.number, was_released }
-        }
-    }
 
     /// Store that is slow, does not reply, forgets, and is replaced by one that has missed what was
     /// written last.
     struct LyingStore {
-        entry: Mutex<Entry>,
+        contents: Mutex<StoreModel>,
         /// Earlier contents, with their times.
-        earlier: Mutex<Vec<(Instant, Entry)>>,
+        earlier: Mutex<Vec<(Instant, StoreModel)>>,
         /// Number of its process.
         process: AtomicU64,
         /// Further milliseconds until each reply.
@@ -198,28 +175,12 @@ mod tests {
     impl LyingStore {
         fn new(seed: u64) -> Arc<Self> {
             Arc::new(Self {
-                entry: Mutex::new(Entry::none()),
+                contents: Mutex::default(),
                 earlier: Mutex::default(),
                 process: AtomicU64::new(1),
                 delay: AtomicU64::default(),
                 dice: Mutex::new(Dice::new(seed)),
             })
-        }
-
-        async fn answer(&self, request: LeaseRequest) -> Result<LeaseReply, StoreError> {
-            let [there, back, fault] = [0; 3].map(|_| self.dice.lock().below(60));
-            sleep(Duration::from_millis(there)).await;
-            if fault < 6 {
-                return Err(StoreError::Late);
-            }
-            let reply = {
-                let mut entry = self.entry.lock();
-                let reply = entry.decide(request, self.process.load(Ordering::Relaxed));
-                self.earlier.lock().push((Instant::now(), entry.clone()));
-                reply
-            };
-            sleep(Duration::from_millis(back + self.delay.load(Ordering::Relaxed))).await;
-            if fault < 12 { Err(StoreError::Late) } else { Ok(reply) }
         }
 
         /// Forgets everything, or what was written in the last three seconds.
@@ -229,62 +190,38 @@ mod tests {
             let earlier = self.earlier.lock();
             let missed = earlier.iter().rev().find(|(at, _)| *at <= since);
             let lost = self.dice.lock().percent(30);
-            let kept = missed.filter(|_| !lost).map(|(_, entry)| entry.clone());
-            *self.entry.lock() = kept.unwrap_or_else(Entry::none);
+            let kept = missed.filter(|_| !lost).map(|(_, contents)| contents.clone());
+            *self.contents.lock() = kept.unwrap_or_default();
         }
     }
 
-    struct Link(Arc<LyingStore>);
-
-    impl Store for Link {
-        fn heartbeat(&self, _: Heartbeat) -> BoxFuture<'_, Result<Roster, StoreError>> {
-            async { Err(StoreError::Away) }.boxed()
-        }
-
-        fn leave(&self, _: String) -> BoxFuture<'_, Result<(), StoreError>> {
-            async { Ok(()) }.boxed()
-        }
-
-        fn claim(&self, _: ClaimRequest) -> BoxFuture<'_, Result<ClaimReply, StoreError>> {
-            async { Err(StoreError::Away) }.boxed()
-        }
-
-        fn end_sessions(
-            &self,
-            _: String,
-            _: EndedBlock,
-        ) -> BoxFuture<'_, Result<Option<StoredEntry>, StoreError>> {
-            async { Err(StoreError::Away) }.boxed()
-        }
-
-        fn put_settings(
-            &self,
-            _: String,
-            _: String,
-            _: Duration,
-        ) -> BoxFuture<'_, Result<(), StoreError>> {
-            async { Ok(()) }.boxed()
-        }
-
-        fn drop_settings(&self, _: String) -> BoxFuture<'_, Result<(), StoreError>> {
-            async { Ok(()) }.boxed()
-        }
-
-        fn charge(&self, _: Charge) -> BoxFuture<'static, Result<ChargeReply, StoreError>> {
-            async { Err(StoreError::Away) }.boxed()
-        }
-
-        fn report(&self, _: String, _: Vec<BucketReport>) -> BoxFuture<'_, Result<(), StoreError>> {
-            async { Ok(()) }.boxed()
-        }
-
+    impl LeaseStore for LyingStore {
         fn lease(&self, request: LeaseRequest) -> BoxFuture<'_, Result<LeaseReply, StoreError>> {
-            self.0.answer(request).boxed()
+            async move {
+                let [there, back, fault] = [0; 3].map(|_| self.dice.lock().below(60));
+                sleep(Duration::from_millis(there)).await;
+                if fault < 6 {
+                    return Err(StoreError::Late);
+                }
+                let reply = {
+                    let mut contents = self.contents.lock();
+                    let reply = contents.lease(request, self.process.load(Ordering::Relaxed));
+                    self.earlier.lock().push((Instant::now(), contents.clone()));
+                    reply
+                };
+                sleep(Duration::from_millis(back + self.delay.load(Ordering::Relaxed))).await;
+                if fault < 12 { Err(StoreError::Late) } else { Ok(reply) }
+            }
+            .boxed()
         }
+    }
 
-        fn about(&self) -> BoxFuture<'_, Result<StoreAbout, StoreError>> {
-            async { Err(StoreError::Away) }.boxed()
-        }
+    /// Lease of a replica that knows no others.
+    fn lease_in(store: &Arc<LyingStore>) -> UpstreamLease {
+        let (keys, settings) = (SealingKeys::random(), FleetSettings::of_replica("r"));
+        let own = Arc::new(OwnRecord::new(&keys, &settings));
+        let shared = Shared::new(keys, settings, KnownCount::read(None, "weir", 1));
+        UpstreamLease::new(shared, Arc::clone(store) as _, own, "hub", "hub".to_owned())
     }
 
     /// Users of the lease at a time, and uses in all.
@@ -295,7 +232,7 @@ mod tests {
     }
 
     /// Uses the lease again and again, in the way of the real one.
-    async fn hold(lease: Lease, mut dice: Dice, uses: Rc<Uses>, seed: u64) {
+    async fn hold(lease: UpstreamLease, mut dice: Dice, uses: Rc<Uses>, seed: u64) {
         let mut pause = move |most| sleep(Duration::from_millis(dice.below(most)));
         let rest = |until: Duration| sleep(until.saturating_sub(lease_clock::now()));
         loop {
@@ -333,10 +270,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_late_reply_keeps_no_lease_beyond_its_end() {
         let store = LyingStore::new(1);
-        let link = Box::new(Link(Arc::clone(&store)));
-        let settings = FleetSettings::of_member("r");
-        let fleet = Fleet::with_store(SealingKeys::random(), settings, link, answered(), true);
-        let lease = fleet.lease("hub");
+        let lease = lease_in(&store);
         let held = lease.acquire().await;
         store.delay.store(5_000, Ordering::Relaxed);
         lease.keep(&held, |_| panic!("no reply is in time")).await;
@@ -351,12 +285,8 @@ mod tests {
             let store = LyingStore::new(seed);
             let uses = Rc::new(Uses::default());
             let holders = (0..4).map(|number| {
-                let link = Box::new(Link(Arc::clone(&store)));
-                let keys = SealingKeys::random();
-                let settings = FleetSettings::of_member("r");
-                let fleet = Fleet::with_store(keys, settings, link, answered(), true);
                 let dice = Dice::new(seed * 10 + number);
-                hold(fleet.lease("hub"), dice, Rc::clone(&uses), seed)
+                hold(lease_in(&store), dice, Rc::clone(&uses), seed)
             });
             let lies = async {
                 for _ in 0..20 {

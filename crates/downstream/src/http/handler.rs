@@ -316,7 +316,7 @@ async fn forward_placed(
     let state = params.get_string("requestState").filter(|_| is_call);
     if let Some((instance, _)) = state.as_deref().and_then(Instance::split_named)
         // A server that handles the rounds itself may name its states in the same way.
-        && (fleet.has_member(instance)
+        && (fleet.has_replica(instance)
             || !client.passes_states_on(Revision::NEWEST, method, params).await)
     {
         let what = "the call of this `requestState`";
@@ -324,7 +324,7 @@ async fn forward_placed(
     }
     let upstream = client.upstream_with_own_connection(Revision::NEWEST, method, params).await;
     let Some(upstream) = upstream else { return Ok(None) };
-    let place = || fleet.place_of_connection(&client.principal().name, upstream.as_str());
+    let place = || fleet.owner_of_connection(&client.principal().name, upstream.as_str());
     let (mut sought, mut tries) = (place(), 0);
     while let Some(instance) = sought {
         let what = "the connection of this client to the server";

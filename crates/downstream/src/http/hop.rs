@@ -35,7 +35,7 @@ use super::response_body::{self, HttpRefusal, HttpResponse};
 use crate::response::{ClientResponse, results};
 use relay::SentRequest;
 use weir_base::secrets::sealing::Instance;
-use weir_fleet::{Fleet, HopFailure, Replica, Whereabouts};
+use weir_fleet::{Fleet, ForwardError, Replica, Whereabouts};
 use weir_gateway::ClientContext;
 use weir_mcp::jsonrpc::{Id, Message};
 
@@ -71,7 +71,7 @@ async fn send_on(
     let state = &request.state;
     let permit = permit(request, client).ok_or_else(|| results::too_busy(HOP_RETRY))?;
     let sent = SentRequest::new(request, member);
-    match fleet.hop(member, forwarded(request, fleet, request.text.clone())).await {
+    match fleet.client().forward(member, forwarded(request, fleet, request.text.clone())).await {
         Ok(response) if response.status() == StatusCode::MISDIRECTED_REQUEST => {
             // It knows of a claim that this replica has not read yet.
             fleet.refresh().await;
@@ -86,8 +86,10 @@ async fn send_on(
             });
             Ok(SentOn::Response(relay::relayed(response, sent, permit, end).into()))
         }
-        Err(HopFailure::Unreachable) => Ok(SentOn::Unreachable),
-        Err(HopFailure::Broken) => Ok(SentOn::Response(response_body::json(sent.lost()).into())),
+        Err(ForwardError::NotSent(_)) => Ok(SentOn::Unreachable),
+        Err(ForwardError::NoResponse) => {
+            Ok(SentOn::Response(response_body::json(sent.lost()).into()))
+        }
     }
 }
 
@@ -102,7 +104,7 @@ pub(super) async fn forward_to(
 ) -> Result<Option<HttpResponse>, HttpRefusal> {
     let fleet = request.state.fleet().filter(|_| !request.connection.is_forwarded());
     let Some(fleet) = fleet else { return Ok(None) };
-    if let Whereabouts::Member(member) = fleet.find(instance).await {
+    if let Whereabouts::Other(member) = fleet.find(instance).await {
         match send_on(request, client, fleet, &member).await? {
             SentOn::Response(response) => return Ok(Some(*response)),
             SentOn::Misdirected => return Ok(None),
@@ -110,8 +112,8 @@ pub(super) async fn forward_to(
         }
     }
     match fleet.find(instance).await {
-        Whereabouts::Itself | Whereabouts::Ended => Ok(None),
-        Whereabouts::Member(_) | Whereabouts::Unreachable => Err(unreachable(request, what)),
+        Whereabouts::ThisReplica | Whereabouts::Ended => Ok(None),
+        Whereabouts::Other(_) | Whereabouts::Unreachable => Err(unreachable(request, what)),
     }
 }
 
@@ -160,7 +162,7 @@ fn forwarded(request: &HttpRequest, fleet: &Fleet, text: Bytes) -> Request<Full<
             headers.insert(name, value);
         }
     };
-    set(REPLICA, fleet.member_name());
+    set(REPLICA, fleet.replica_name());
     if let Some(peer) = connection.peer {
         set(CLIENT_ADDRESS, &peer.to_string());
     }

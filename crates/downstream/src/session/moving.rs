@@ -17,7 +17,7 @@ use weir_access::policy::Principal;
 use weir_base::ended_sessions::SessionNumber;
 use weir_base::secrets::sealing::Instance;
 use weir_base::text::hex::hex;
-use weir_fleet::{Fleet, PlacedSession};
+use weir_fleet::{Fleet, SessionIdentity};
 use weir_gateway::ClientContext;
 use weir_mcp::jsonrpc::Message;
 
@@ -82,7 +82,7 @@ impl Sessions {
     /// there: their streams end, and their calls in progress are finished.
     pub(crate) fn give_up_lost(&self, fleet: &Fleet, max_age: Duration) {
         let all = self.all();
-        let lost = all.iter().filter(|session| fleet.has_lost(&session.place(max_age)));
+        let lost = all.iter().filter(|session| fleet.sessions().has_lost(&session.place(max_age)));
         lost.for_each(|session| session.give_up());
     }
 
@@ -118,7 +118,7 @@ impl Sessions {
 
 impl Session {
     /// Returns the session as its fleet places it.
-    pub(super) fn place(&self, max_age: Duration) -> PlacedSession {
+    pub(super) fn place(&self, max_age: Duration) -> SessionIdentity {
         placed(&self.id, self.sealed_by, &self.facts, max_age)
     }
 
@@ -147,9 +147,9 @@ pub(crate) fn placed(
     sealed_by: Instance,
     facts: &SessionFacts,
     max_age: Duration,
-) -> PlacedSession {
+) -> SessionIdentity {
     let number = facts.place.map(|place| SessionNumber { opened_by: sealed_by, place });
-    PlacedSession { key: hex(&key_of(id)), number, sealed_by, until: facts.begun + max_age }
+    SessionIdentity { key: hex(&key_of(id)), number, sealed_by, until: facts.begun + max_age }
 }
 
 /// Most sessions that a client takes over from other replicas per second.

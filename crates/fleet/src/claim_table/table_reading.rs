@@ -19,9 +19,7 @@ use crate::store::{StoredEntry, TablePage, TableRequest, TableSum};
 /// Entries of a table that a replica has read.
 #[derive(Default)]
 pub(crate) struct TableReading {
-    /// Weights of the entries by their names.
-    weights: HashMap<String, u64>,
-    sum: u64,
+    entries: ReadEntries,
     /// Number of the last entry that was read; 0 if all are to be read anew.
     last_number: u64,
     /// Highest number that the store is known to have given.
@@ -37,6 +35,13 @@ pub(crate) struct TableReading {
     /// Entries that the store has shown this replica otherwise, and that it has to return: their
     /// numbers, and the number of requests before.
     unread: HashMap<String, (u64, u64)>,
+}
+
+/// Weights of the entries that were read, by their names.
+#[derive(Default)]
+struct ReadEntries {
+    weights: HashMap<String, u64>,
+    sum: u64,
 }
 
 /// State of the reading after a page.
@@ -71,18 +76,18 @@ impl TableReading {
 
     /// Returns whether this entry was read as it is.
     pub(crate) fn has(&self, name: &str, text: &str) -> bool {
-        self.weights.get(name) == Some(&weight(name, text))
+        self.entries.weights.get(name) == Some(&weight(name, text))
     }
 
     /// Returns whether an entry of this name was read.
     pub(crate) fn has_any(&self, name: &str) -> bool {
-        self.weights.contains_key(name)
+        self.entries.weights.contains_key(name)
     }
 
     /// Takes note of a page.
     pub(crate) fn take(&mut self, page: &TablePage) -> PageEnd {
         if page.after == 0 {
-            (self.weights, self.sum, self.is_whole) = (HashMap::new(), 0, true);
+            (self.entries, self.is_whole) = (ReadEntries::default(), true);
         }
         self.last_number = page.after;
         for StoredEntry { number, name, text } in &page.entries {
@@ -90,9 +95,7 @@ impl TableReading {
             if self.unread.get(name).is_some_and(|(unread, _)| unread <= number) {
                 self.unread.remove(name);
             }
-            let weight = weight(name, text);
-            let before = self.weights.insert(name.clone(), weight).unwrap_or_default();
-            self.sum = (self.sum + MODULUS - before + weight) % MODULUS;
+            self.entries.put(name, text);
         }
         self.missing = None;
         if page.has_more() {
@@ -101,22 +104,30 @@ impl TableReading {
         let is_whole = std::mem::take(&mut self.is_whole);
         self.pages = if is_whole { 0 } else { self.pages + 1 };
         let lost = self.unread.extract_if(|_, (_, requests)| *requests < self.requests).count();
-        let is_same = self.weights.len() == page.count && page.last >= self.last_given;
+        let is_same = self.entries.weights.len() == page.count && page.last >= self.last_given;
         let is_same = is_same && lost == 0;
         let is_known = match page.sum {
-            Some(sum) => sum == self.sum,
+            Some(sum) => sum == self.entries.sum,
             None => self.pages < MAX_PAGES,
         };
         self.last_given = page.last;
         match is_same && is_known {
             true if page.sum.is_none() => {
-                let (last, count, sum) = (page.last, page.count, self.sum);
+                let (last, count, sum) = (page.last, page.count, self.entries.sum);
                 self.missing = Some(TableSum { last, count, sum });
             }
             true => {}
             false => self.last_number = 0,
         }
         PageEnd::All(is_whole)
+    }
+}
+
+impl ReadEntries {
+    fn put(&mut self, name: &str, text: &str) {
+        let weight = weight(name, text);
+        let before = self.weights.insert(name.to_owned(), weight).unwrap_or_default();
+        self.sum = (self.sum + MODULUS - before + weight) % MODULUS;
     }
 }
 

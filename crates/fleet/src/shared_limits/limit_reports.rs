@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::store::{
-    BucketCharge, BucketReport, ChargeReply, MemberSlots, Settlement, SharedAdmission, SharedLimit,
+    BucketCharge, BucketReport, ChargeReply, ReplicaSlots, Settlement, SharedAdmission, SharedLimit,
 };
 use weir_base::time::rate_limit::RequestRate;
 
@@ -28,7 +28,7 @@ pub(crate) struct LimitReports {
 /// One bucket, as this replica knows it.
 #[derive(Debug, Default)]
 struct SharedBucket {
-    slots: MemberSlots,
+    slots: ReplicaSlots,
     /// Time of the last change of this count.
     changed_at: Option<Instant>,
     rate: Option<RequestRate>,
@@ -50,7 +50,7 @@ impl LimitReports {
         for name in names {
             self.order += 1;
             let bucket = self.buckets.entry(name.clone()).or_default();
-            bucket.set_slots(MemberSlots { count: bucket.slots.count + 1, order: self.order });
+            bucket.set_slots(ReplicaSlots { count: bucket.slots.count + 1, order: self.order });
             if is_reported {
                 self.pending.entry(name.clone()).or_default();
             }
@@ -63,7 +63,7 @@ impl LimitReports {
             self.order += 1;
             let bucket = self.buckets.entry(name.clone()).or_default();
             let count = bucket.slots.count.saturating_sub(1);
-            bucket.set_slots(MemberSlots { count, order: self.order });
+            bucket.set_slots(ReplicaSlots { count, order: self.order });
             self.pending.entry(name.clone()).or_default();
         }
     }
@@ -221,7 +221,7 @@ impl SharedBucket {
         self.settled.unwrap_or_default()
     }
 
-    fn set_slots(&mut self, slots: MemberSlots) {
+    fn set_slots(&mut self, slots: ReplicaSlots) {
         self.slots = slots;
         self.changed_at = Some(Instant::now());
     }

@@ -13,27 +13,25 @@
 mod claims;
 mod leases;
 mod limits;
+mod replicas;
 mod rights;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, FromRedisValue, RedisError, Script, ScriptInvocation, cmd};
+use redis::{ErrorKind, FromRedisValue, RedisError, ScriptInvocation, cmd};
 use tokio::time::timeout;
 
+use crate::FleetSettings;
+use crate::store::StoreError;
 use crate::store::node::{StoreSettings, described};
-use crate::store::{
-    BucketReport, Charge, ChargeReply, ClaimReply, ClaimRequest, Heartbeat, LeaseReply,
-    LeaseRequest, Roster, Store, StoreAbout, StoreError, StoredEntry,
-};
-use weir_base::ended_sessions::EndedBlock;
 use weir_base::tasks::sync::Mutex;
 
-/// Connection to the store.
-pub(crate) struct RedisStore {
+/// Client of the store.
+pub(crate) struct ValkeyStore {
     settings: StoreSettings,
     /// Common beginning of all keys.
     prefix: String,
@@ -45,6 +43,19 @@ pub(crate) struct RedisStore {
     process: Mutex<String>,
 }
 
+/// Facts about a store for its operator.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoreAbout {
+    /// Version that it reports.
+    pub version: String,
+    /// Name of the eviction policy.
+    pub eviction: String,
+    /// True if the data survives a restart of the store.
+    pub is_persistent: bool,
+    /// True if it is a node of a cluster.
+    pub is_cluster: bool,
+}
+
 /// Connection to the store.
 #[derive(Clone)]
 struct StoreConnection {
@@ -53,7 +64,13 @@ struct StoreConnection {
     identity: Arc<()>,
 }
 
-impl RedisStore {
+impl ValkeyStore {
+    /// Creates the client of a replica. Requests wait for some of its calls, so they take no longer
+    /// than the configuration says.
+    pub(crate) fn of(settings: &FleetSettings) -> Self {
+        Self::new(settings.store.clone(), &settings.name, settings.store.timeout)
+    }
+
     pub(crate) fn new(settings: StoreSettings, fleet: &str, reply_timeout: Duration) -> Self {
         let prefix = format!("{{{fleet}}}");
         Self { settings, prefix, reply_timeout, current: Arc::default(), process: Mutex::default() }
@@ -61,6 +78,15 @@ impl RedisStore {
 
     fn key(&self, name: &str) -> String {
         format!("{}:{name}", self.prefix)
+    }
+
+    fn settings_key(&self, session: &str) -> String {
+        self.key(&format!("settings:{session}"))
+    }
+
+    /// Returns the keys of a table.
+    fn keys_of(&self, table: &TableKeys) -> [String; 5] {
+        table.map(|name| self.key(name))
     }
 
     /// Longest wait of a call that no request waits for. A store without a reply to a heartbeat by
@@ -154,7 +180,8 @@ impl RedisStore {
         .boxed()
     }
 
-    async fn do_about(&self) -> Result<StoreAbout, StoreError> {
+    /// Returns facts about the store for its operator. Connects first, if there is no connection.
+    pub(crate) async fn about(&self) -> Result<StoreAbout, StoreError> {
         let (connection, _) = self.connect().await?;
         let mut handle = connection.handle.clone();
         let reply = self.reply_on(&connection, async move {
@@ -186,77 +213,10 @@ impl RedisStore {
     }
 }
 
-impl Store for RedisStore {
-    fn heartbeat(&self, beat: Heartbeat) -> BoxFuture<'_, Result<Roster, StoreError>> {
-        self.do_heartbeat(beat).boxed()
-    }
-
-    fn leave(&self, member: String) -> BoxFuture<'_, Result<(), StoreError>> {
-        async move {
-            let mut call = LEAVE.key(self.key("members"));
-            call.key(self.key("members-until")).arg(member);
-            self.run(&call).await
-        }
-        .boxed()
-    }
-
-    fn claim(&self, claim: ClaimRequest) -> BoxFuture<'_, Result<ClaimReply, StoreError>> {
-        self.do_claim(claim).boxed()
-    }
-
-    fn end_sessions(
-        &self,
-        name: String,
-        block: EndedBlock,
-    ) -> BoxFuture<'_, Result<Option<StoredEntry>, StoreError>> {
-        self.do_end_sessions(name, block).boxed()
-    }
-
-    fn put_settings(
-        &self,
-        session: String,
-        settings: String,
-        life: Duration,
-    ) -> BoxFuture<'_, Result<(), StoreError>> {
-        async move {
-            let mut set = cmd("SET");
-            set.arg(self.key(&format!("settings:{session}"))).arg(settings);
-            set.arg("PX").arg(millis(life));
-            self.send(async |mut connection| set.query_async(&mut connection).await).await
-        }
-        .boxed()
-    }
-
-    fn drop_settings(&self, session: String) -> BoxFuture<'_, Result<(), StoreError>> {
-        async move {
-            // It expires at once.
-            let mut expire = cmd("PEXPIRE");
-            expire.arg(self.key(&format!("settings:{session}"))).arg(0);
-            self.send(async |mut connection| expire.query_async(&mut connection).await).await
-        }
-        .boxed()
-    }
-
-    fn charge(&self, charge: Charge) -> BoxFuture<'static, Result<ChargeReply, StoreError>> {
-        self.do_charge(charge)
-    }
-
-    fn report(
-        &self,
-        member: String,
-        reports: Vec<BucketReport>,
-    ) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.do_report(member, reports).boxed()
-    }
-
-    fn lease(&self, request: LeaseRequest) -> BoxFuture<'_, Result<LeaseReply, StoreError>> {
-        self.do_lease(request).boxed()
-    }
-
-    fn about(&self) -> BoxFuture<'_, Result<StoreAbout, StoreError>> {
-        self.do_about().boxed()
-    }
-}
+/// Table in the store: its entries, their numbers, their expiries, the number that was given last,
+/// and the sum with the last number and the count that it belongs to. Replicas of version 0.1.0 do
+/// not know the sum: then it belongs to another number or count.
+type TableKeys = [&'static str; 5];
 
 /// Milliseconds of a time to live, which must not be zero.
 fn millis(time: Duration) -> u64 {
@@ -287,21 +247,16 @@ fn is_out_of_memory(error: &RedisError) -> bool {
     error.code() == Some("OOM") || error.detail().is_some_and(|it| it.contains("-OOM "))
 }
 
-/// KEYS: members, members-until. ARGV: name of the member.
-static LEAVE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
-redis.call('HDEL', KEYS[1], ARGV[1])
-redis.call('ZREM', KEYS[2], ARGV[1])
-",
-    )
-});
-
 /// Shortest wait for the reply to a heartbeat. A reply that is late for a request does not mean
 /// that the store is away, and records must follow each other within [`MAX_GAP`].
 const BEAT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Longest time for which a late reply is waited for: a store that stands still may go on.
 const REPLY_LIFE: Duration = Duration::from_secs(60);
+/// Claims of sessions.
+const CLAIMS: TableKeys =
+    ["claims", "claims-by-number", "claims-until", "last-claim", "claims-sum"];
+/// Blocks of ended sessions.
+const ENDED: TableKeys = ["ended", "ended-by-number", "ended-until", "last-ended", "ended-sum"];
 /// Longest time to live: numbers in Lua are exact up to 2^53.
 const MAX_MILLIS: u64 = 1 << 52;
 
@@ -312,14 +267,13 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::FleetSettings;
     use crate::store::node::{StoreKind, StoreLogin};
 
     /// Asks a store that replies after some time, or never, and waits as the settings say.
     async fn ask(waiting: Duration, reply_after: Option<Duration>) -> Result<(), StoreError> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let address = listener.local_addr().expect("bound");
-        let mut settings = FleetSettings::of_member("a");
+        let mut settings = FleetSettings::of_replica("a");
         settings.store = StoreSettings {
             urls: vec![format!("redis://{address}")],
             kind: StoreKind::Server,
@@ -327,7 +281,7 @@ mod tests {
             ca: None,
             timeout: waiting,
         };
-        let store = crate::open_store(&settings);
+        let store = ValkeyStore::of(&settings);
         let replying = async {
             let (mut stream, _) = listener.accept().await.expect("a connection");
             let mut command = [0; 64];
@@ -341,7 +295,7 @@ mod tests {
             std::future::pending().await
         };
         tokio::select! {
-            asked = store.do_about() => asked.map(|_| ()),
+            asked = store.about() => asked.map(|_| ()),
             () = replying => unreachable!("it is pending"),
         }
     }

@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::Fleet;
-use crate::store::{BucketReport, Charge, ChargeReply, MemberSlots, SharedAdmission};
+use crate::store::{BucketReport, Charge, ChargeReply, ReplicaSlots, SharedAdmission};
+use weir_base::secrets::sealing::Instance;
 
 /// Buckets by their names.
 #[derive(Clone, Default)]
-pub(crate) struct BucketContents {
+pub(crate) struct BucketModel {
     /// Times at which the rates are paid for.
     rates: BTreeMap<String, Instant>,
-    /// Requests in progress by bucket and member.
-    slots: BTreeMap<(String, String), MemberSlots>,
-    /// Orders of the last settlements by bucket and member.
+    /// Requests in progress by bucket and replica.
+    slots: BTreeMap<(String, String), ReplicaSlots>,
+    /// Orders of the last settlements by bucket and replica.
     settled: BTreeMap<(String, String), u64>,
 }
 
-impl BucketContents {
+impl BucketModel {
     pub(crate) fn charge(
         &mut self,
         charge: &Charge,
@@ -42,14 +42,14 @@ impl BucketContents {
                 wait = until.saturating_duration_since(now + Duration::from_micros(burst));
             }
             if let Some(most) = limit.most {
-                self.slots.retain(|(bucket, member), _| {
-                    *bucket != limit.bucket || *member == charge.member || lives(member)
+                self.slots.retain(|(bucket, replica), _| {
+                    *bucket != limit.bucket || *replica == charge.replica || lives(replica)
                 });
-                let others = self.slots.iter().filter(|((bucket, member), _)| {
-                    *bucket == limit.bucket && *member != charge.member
+                let others = self.slots.iter().filter(|((bucket, replica), _)| {
+                    *bucket == limit.bucket && *replica != charge.replica
                 });
                 let others: usize = others.map(|(_, slots)| slots.count).sum();
-                let here = self.newest(&limit.bucket, &charge.member, limit.slots).count;
+                let here = self.newest(&limit.bucket, &charge.replica, limit.slots).count;
                 let share = (most / charge.share as usize).max(1);
                 if others + here > most || is_lost && here > share {
                     wait = wait.max(second);
@@ -69,8 +69,8 @@ impl BucketContents {
                 self.rates.insert(limit.bucket.clone(), at);
             }
             if is_admitted && limit.most.is_some() {
-                let newest = self.newest(&limit.bucket, &charge.member, limit.slots);
-                self.slots.insert((limit.bucket.clone(), charge.member.clone()), newest);
+                let newest = self.newest(&limit.bucket, &charge.replica, limit.slots);
+                self.slots.insert((limit.bucket.clone(), charge.replica.clone()), newest);
             }
         }
         let admission = match longest {
@@ -80,14 +80,14 @@ impl BucketContents {
         ChargeReply { admission, taken }
     }
 
-    pub(crate) fn report(&mut self, member: &str, reports: &[BucketReport]) {
+    pub(crate) fn report(&mut self, replica: &str, reports: &[BucketReport]) {
         let now = Instant::now();
         for report in reports {
             if report.slots.order > 0 {
-                let newest = self.newest(&report.bucket, member, report.slots);
-                self.slots.insert((report.bucket.clone(), member.to_owned()), newest);
+                let newest = self.newest(&report.bucket, replica, report.slots);
+                self.slots.insert((report.bucket.clone(), replica.to_owned()), newest);
             }
-            let key = (report.bucket.clone(), member.to_owned());
+            let key = (report.bucket.clone(), replica.to_owned());
             let settled = self.settled.entry(key).or_default();
             let owed = if report.owed.order > *settled { report.owed.count } else { 0 };
             *settled = report.owed.order.max(*settled);
@@ -104,14 +104,14 @@ impl BucketContents {
     }
 
     /// Returns the later one of the known count and this one.
-    fn newest(&self, bucket: &str, member: &str, slots: MemberSlots) -> MemberSlots {
-        let known = self.slots.get(&(bucket.to_owned(), member.to_owned()));
+    fn newest(&self, bucket: &str, replica: &str, slots: ReplicaSlots) -> ReplicaSlots {
+        let known = self.slots.get(&(bucket.to_owned(), replica.to_owned()));
         known.copied().filter(|known| known.order > slots.order).unwrap_or(slots)
     }
 
     /// Number of requests in progress on a replica.
-    pub(crate) fn slots(&self, bucket: &str, replica: &Fleet) -> usize {
-        let key = (bucket.to_owned(), replica.instance().to_string());
+    pub(crate) fn slots(&self, bucket: &str, replica: Instance) -> usize {
+        let key = (bucket.to_owned(), replica.to_string());
         self.slots.get(&key).map_or(0, |slots| slots.count)
     }
 
@@ -122,8 +122,8 @@ impl BucketContents {
     }
 
     /// Forgets the requests in progress on a replica, as if it had ended.
-    pub(crate) fn forget(&mut self, bucket: &str, replica: &Fleet) {
-        self.slots.remove(&(bucket.to_owned(), replica.instance().to_string()));
+    pub(crate) fn forget(&mut self, bucket: &str, replica: Instance) {
+        self.slots.remove(&(bucket.to_owned(), replica.to_string()));
     }
 
     /// Time until a rate is paid for.

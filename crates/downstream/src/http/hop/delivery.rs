@@ -111,8 +111,8 @@ async fn deliver_elsewhere(
     let asker = asker_of(message);
     let members = match asker {
         Some(asker) => match fleet.find(asker).await {
-            Whereabouts::Itself | Whereabouts::Ended => return Ok(false),
-            Whereabouts::Member(asker) => vec![asker],
+            Whereabouts::ThisReplica | Whereabouts::Ended => return Ok(false),
+            Whereabouts::Other(asker) => vec![asker],
             Whereabouts::Unreachable => return Err(out_of_reach()),
         },
         None => fleet.others().ok_or_else(out_of_reach)?,
@@ -122,7 +122,7 @@ async fn deliver_elsewhere(
     let _permit = permit.ok_or_else(|| results::too_busy(RETRY))?;
     let send = async |member: &Replica| {
         let copy = forwarded_to(request, fleet, text.clone(), HopPurpose::Deliver);
-        fleet.send_message(member, copy, PATIENCE).await
+        fleet.client().send_message(member, copy, PATIENCE).await
     };
     let mut sending: FuturesUnordered<_> = members.iter().map(|member| send(member)).collect();
     let mut refused = None;
@@ -191,7 +191,7 @@ async fn ask_others(request: &HttpRequest, fleet: &Fleet) -> bool {
     let members = fleet.others().unwrap_or_default();
     let ask = async |member: &Replica| {
         let copy = forwarded_to(request, fleet, Bytes::new(), HopPurpose::Ask);
-        fleet.send_message(member, copy, PATIENCE).await
+        fleet.client().send_message(member, copy, PATIENCE).await
             == MessageReply::Status(StatusCode::NO_CONTENT)
     };
     let asking: FuturesUnordered<_> = members.iter().map(|member| ask(member)).collect();

@@ -21,7 +21,7 @@ use crate::http::response_body::{self, HttpResponse};
 use crate::response::audit_events::finish_event;
 use crate::response::{ClientResponse, results};
 use weir_base::text::sse::write_message;
-use weir_fleet::{HopBody, Replica};
+use weir_fleet::{Replica, ReplicaBody};
 use weir_mcp::call::{ItemRequest, PayloadBroken};
 use weir_mcp::jsonrpc::{self, Id, Message};
 use weir_mcp::revision::Revision;
@@ -90,7 +90,7 @@ fn refused(id: Option<&Id>) -> ClientResponse {
 
 /// Body of a response of another replica.
 struct RelayedBody<P> {
-    body: HopBody,
+    body: ReplicaBody,
     request: SentRequest,
     /// Whether it is an event stream with the response to a request.
     is_call_stream: bool,
@@ -102,7 +102,7 @@ struct RelayedBody<P> {
 /// Turns the response of another replica into that for the client, unread; it ends when `end` is
 /// ready.
 pub(super) fn relayed(
-    response: Response<HopBody>,
+    response: Response<ReplicaBody>,
     request: SentRequest,
     permit: impl Send + 'static,
     end: Option<BoxFuture<'static, ()>>,

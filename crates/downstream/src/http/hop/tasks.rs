@@ -19,7 +19,7 @@ use crate::http::response_body::{HttpRefusal, HttpResponse};
 use crate::modern::{ListenSubscription, RemoteTasks};
 use weir_base::json::{self, Object};
 use weir_base::text::sse::SseDecoder;
-use weir_fleet::{Fleet, HopBody, Replica, Whereabouts};
+use weir_fleet::{Fleet, Replica, ReplicaBody, Whereabouts};
 use weir_gateway::ClientContext;
 use weir_mcp::jsonrpc::{self, Message};
 use weir_mcp::revision::Era;
@@ -37,9 +37,9 @@ pub(crate) async fn forward(
     };
     for _ in 0..MAX_PLACES {
         match fleet.find_by(|instance| scope.is_of(instance)).await {
-            Whereabouts::Itself | Whereabouts::Ended => return Ok(None),
+            Whereabouts::ThisReplica | Whereabouts::Ended => return Ok(None),
             Whereabouts::Unreachable => break,
-            Whereabouts::Member(member) => {
+            Whereabouts::Other(member) => {
                 if let Some(response) = super::forward(request, client, fleet, &member).await? {
                     return Ok(Some(response));
                 }
@@ -75,7 +75,7 @@ pub(crate) fn follow_elsewhere(
     let mut listens: Vec<(Arc<Replica>, Vec<Box<str>>)> = Vec::new();
     for (handle, member) in listening.take_tasks(|handle| {
         let scope = client.scope_of_task(handle, Era::Modern)?;
-        fleet.member(|instance| scope.is_of(instance))
+        fleet.reachable(|instance| scope.is_of(instance))
     }) {
         match listens.iter_mut().find(|(other, _)| other.instance == member.instance) {
             Some((_, handles)) => handles.push(handle),
@@ -123,13 +123,14 @@ async fn open(
     request: Request<Full<Bytes>>,
     decoder: SseDecoder,
 ) -> Option<impl futures::Stream<Item = Bytes> + Send + use<>> {
-    let response = fleet.hop(member, request).await.ok()?;
+    let response = fleet.client().forward(member, request).await.ok()?;
     let body = (response.status() == StatusCode::OK).then(|| response.into_body())?;
-    let events = stream::unfold((body, decoder), |(mut body, mut decoder): (HopBody, _)| async {
-        let chunk = body.chunk().await?.ok()?;
-        let events = SseDecoder::feed(&mut decoder, &chunk).ok()?;
-        Some((stream::iter(events.into_iter().map(|event| event.data)), (body, decoder)))
-    });
+    let events =
+        stream::unfold((body, decoder), |(mut body, mut decoder): (ReplicaBody, _)| async {
+            let chunk = body.chunk().await?.ok()?;
+            let events = SseDecoder::feed(&mut decoder, &chunk).ok()?;
+            Some((stream::iter(events.into_iter().map(|event| event.data)), (body, decoder)))
+        });
     Some(events.flatten())
 }
 
