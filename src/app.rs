@@ -157,7 +157,8 @@ impl App {
         let start = |it| starter.start(config, it, starter.settings(config, it), None, &budget);
         let upstreams = config.upstreams.iter().map(start);
         let catalog = Catalog::new(settings::catalog(config));
-        let nothing = (&Policy::in_fleet(fleet.clone()), &Inspectors::default());
+        let limits = fleet.as_ref().map(|fleet| Arc::clone(fleet.limits()));
+        let nothing = (&Policy::in_fleet(limits), &Inspectors::default());
         let parts = settings::snapshot_parts(
             config,
             upstreams.collect(),

@@ -22,9 +22,10 @@ use tracing::{info, warn};
 
 use super::{App, Identity, settings};
 use weir_base::net::http_connection::ByteStream;
+use weir_base::secrets::sealing::SealingKeys;
 use weir_config::{Config, UpstreamConfig};
 use weir_downstream::http::{RunningUpstream, RunningUpstreams, serve_connection};
-use weir_fleet::{Fleet, HeldLease, Lease};
+use weir_fleet::{Fleet, HeldLease, UpstreamLease};
 use weir_upstream::connect::{Child, ChildCommand, Connect, Deadline, Destination};
 
 /// Task that runs an upstream whenever this replica has its lease.
@@ -32,8 +33,8 @@ pub(super) struct UpstreamRunner {
     name: String,
     /// Configuration with this upstream only.
     config: Config,
-    lease: Lease,
-    fleet: Arc<Fleet>,
+    lease: UpstreamLease,
+    keys: SealingKeys,
     running: Arc<RunningUpstreams>,
     connector: Arc<dyn Connect>,
     /// Longest wait for the last requests.
@@ -44,15 +45,16 @@ impl UpstreamRunner {
     pub(super) fn new(
         config: &Config,
         upstream: &UpstreamConfig,
-        fleet: &Arc<Fleet>,
+        lease: UpstreamLease,
+        keys: &SealingKeys,
         running: &Arc<RunningUpstreams>,
         connector: &Arc<dyn Connect>,
     ) -> Self {
         Self {
             name: upstream.name().to_owned(),
             config: settings::of_one_upstream(config, upstream),
-            lease: fleet.lease(upstream.name()),
-            fleet: Arc::clone(fleet),
+            lease,
+            keys: keys.clone(),
             running: Arc::clone(running),
             connector: Arc::clone(connector),
             grace: config.server.shutdown_grace,
@@ -65,9 +67,7 @@ impl UpstreamRunner {
         let leave = stop.child_token();
         let follow_drain = async {
             draining.cancelled().await;
-            while !self.fleet.has_others() {
-                self.fleet.next_heartbeat().await;
-            }
+            self.lease.wait_for_others().await;
             leave.cancel();
             std::future::pending().await
         };
@@ -109,7 +109,7 @@ impl UpstreamRunner {
             () = leave.cancelled() => false,
         };
         self.running.remove(&self.name);
-        self.fleet.set_running(&self.name, None);
+        self.lease.set_running(None);
         // Requests on open connections are served once more; the next ones go elsewhere.
         app.server_state().set_has_successor();
         app.stop_downstream();
@@ -134,7 +134,7 @@ impl UpstreamRunner {
         let (connect, until) = (Arc::clone(&self.connector), Arc::clone(deadline));
         let connector = Arc::new(ConnectUntil { connect, until });
         // With a number of its own: what it names with that is not of the gateway for clients.
-        let identity = Identity::of_runner(self.fleet.keys().of_another_process());
+        let identity = Identity::of_runner(self.keys.of_another_process());
         let app = App::open_with(&self.config, connector, identity, None, None);
         let running = RunningUpstream {
             server: Arc::clone(app.server_state()),
@@ -142,7 +142,7 @@ impl UpstreamRunner {
             deadline: Arc::clone(deadline),
         };
         self.running.insert(&self.name, running);
-        self.fleet.set_running(&self.name, Some(number));
+        self.lease.set_running(Some(number));
         app
     }
 }
@@ -185,7 +185,7 @@ impl ConnectToRunner {
                 return Ok(Box::new(near));
             }
             if let Some(runner) = self.fleet.runner_of(&self.name) {
-                match self.fleet.connect_to(&runner, &self.name).await {
+                match self.fleet.client().connect_to(&runner, &self.name).await {
                     Ok(stream) => return Ok(Box::new(stream)),
                     Err(error) => {
                         failed = io::Error::other(format!("{}: {error}", runner.record.name));

@@ -75,9 +75,10 @@ impl UpstreamStarter {
         });
         let started =
             Upstream::start_after(before, settings, connector, budget, &self.tasks, &self.stop);
-        if fleet.is_member() {
+        if let Some(lease) = fleet.lease(upstream.name()) {
             let (running, connector) = (&self.running, &self.connector);
-            let runner = UpstreamRunner::new(config, upstream, fleet, running, connector);
+            let keys = fleet.keys();
+            let runner = UpstreamRunner::new(config, upstream, lease, keys, running, connector);
             self.tasks.spawn(runner.run(started.stop_token(), self.draining.clone()));
         }
         started
@@ -89,7 +90,7 @@ impl UpstreamStarter {
     }
 }
 
-/// Follows the fleet of a configuration without being a member of it, until `stop` fires; `None` if
+/// Follows the fleet of a configuration without being a replica of it, until `stop` fires; `None` if
 /// no upstream needs that.
 pub(super) fn observe_fleet(
     config: &Config,

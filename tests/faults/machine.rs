@@ -404,7 +404,7 @@ async fn f99_with_each_number_of_descriptors_that_is_too_small_it_refuses_in_one
     for descriptors in 6..20 {
         // Without those that the test has inherited itself.
         let closed: String = (3..10).map(|open| format!(" {open}<&-")).collect();
-        let line = format!("ulimit -n {descriptors}; exec weir{closed}");
+        let line = format!("exec{closed}; ulimit -n {descriptors}; exec weir");
         let refused = Start::Refused("Too many open files");
         starts(&format!("{descriptors} descriptors"), &line, refused).await;
     }

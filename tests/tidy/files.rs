@@ -136,7 +136,9 @@ pub(super) fn module_path(file: &Path) -> Vec<String> {
 /// Returns whether a file contains tests only.
 pub(super) fn is_test(file: &Path) -> bool {
     let parts = file.iter().map(|part| part.to_string_lossy().into_owned());
-    parts.into_iter().any(|part| ["tests", "tests.rs", "testing.rs"].contains(&part.as_str()))
+    parts
+        .into_iter()
+        .any(|part| ["tests", "tests.rs", "testing", "testing.rs"].contains(&part.as_str()))
 }
 
 /// A source file without its tests.

@@ -32,7 +32,7 @@ use role::{Role, Roles};
 pub use tokens::{SeenUser, UserSearch};
 use tokens::{TokenError, Tokens};
 use weir_base::net::http_send::HttpSend;
-use weir_fleet::Fleet;
+use weir_fleet::SharedLimits;
 
 /// Credentials of a request.
 #[derive(Clone, Copy)]
@@ -265,8 +265,8 @@ impl Policy {
     }
 
     /// Creates the policy of a replica, whose limits all replicas of the fleet count together.
-    pub fn in_fleet(fleet: Option<Arc<Fleet>>) -> Self {
-        Self { limits: Limits::default().in_fleet(fleet), ..Self::default() }
+    pub fn in_fleet(limits: Option<Arc<SharedLimits>>) -> Self {
+        Self { limits: Limits::default().in_fleet(limits), ..Self::default() }
     }
 
     /// Creates the successor of this policy: unchanged limits keep their counts, failed attempts

@@ -153,7 +153,7 @@ async fn serve_replica<S>(
 ) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let handshake = listener.fleet.tls().acceptor.accept(io);
+    let handshake = listener.fleet.client().tls().acceptor.accept(io);
     let handshake_timeout = state_cell.now().settings.timeouts.handshake;
     match timeout(handshake_timeout, handshake).await.map_err(io::Error::from).flatten() {
         Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(UPSTREAM) => {

@@ -65,7 +65,7 @@ impl ServerStateCell {
                 let state = cell.now();
                 let max_age = state.settings.session_lifetime.max_age;
                 state.sessions.give_up_lost(&fleet, max_age);
-                state.sessions.rebuild_late(fleet.take_late_settings(), max_age);
+                state.sessions.rebuild_late(fleet.sessions().take_late_settings(), max_age);
             };
             fleet.run(&stop, condition, moved).await;
         });

@@ -36,7 +36,7 @@ use weir_access::policy::Principal;
 use weir_base::metrics::{Gauge, GaugeGuard};
 use weir_base::secrets::secret;
 use weir_base::tasks::sync::Mutex;
-use weir_fleet::PlacedSession;
+use weir_fleet::SessionIdentity;
 use weir_gateway::{ClientContext, ClientIdentity, ClientNotifications, GatewayMetrics};
 use weir_record::audit::SessionMark;
 
@@ -129,7 +129,7 @@ impl Session {
     }
 
     /// Returns the session as its fleet places it.
-    fn place(&self, max_age: Duration) -> PlacedSession {
+    fn place(&self, max_age: Duration) -> SessionIdentity {
         self.opened.placed(&self.id, max_age)
     }
 

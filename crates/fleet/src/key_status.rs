@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::store::KeyUsage;
-use super::view::FleetView;
+use crate::membership::Membership;
+use crate::store::KeyUsage;
 use weir_base::secrets::sealing::{KeyId, SealingKeys};
 
 /// State of one key of a configuration.
@@ -28,16 +28,16 @@ pub struct KeyStatus {
 }
 
 /// Returns the state of each key of a configuration.
-pub(super) fn status(
+pub(crate) fn status(
     keys: &SealingKeys,
-    view: &FleetView,
+    membership: &Membership,
     usage: &KeyUsage,
     session_max_age: Duration,
 ) -> Vec<KeyStatus> {
     let names = |is_one: &dyn Fn(&[String]) -> bool| {
-        let members = view.members().map(|member| &member.record);
+        let records = membership.replicas().map(|replica| &replica.record);
         // Without names, it is of an older version.
-        let some = members.filter(|it| !it.keys.is_empty() && is_one(&it.keys));
+        let some = records.filter(|it| !it.keys.is_empty() && is_one(&it.keys));
         let mut names: Vec<_> = some.map(|it| it.name.clone()).collect();
         names.sort();
         names
@@ -57,11 +57,11 @@ pub(super) fn status(
 }
 
 /// Describes what is wrong with the order of steps of a rotation among the replicas.
-pub(super) fn conflicts(view: &FleetView) -> Vec<String> {
+pub(crate) fn conflicts(membership: &Membership) -> Vec<String> {
     let mut conflicts = BTreeSet::new();
-    for sealing in view.members() {
+    for sealing in membership.replicas() {
         let Some(key) = sealing.record.keys.first() else { continue };
-        for other in view.members() {
+        for other in membership.replicas() {
             if !other.record.keys.is_empty() && !other.record.keys.contains(key) {
                 conflicts.insert(format!(
                     "{} seals with key {key}, which {} does not have: add it to `keys` there, as \
@@ -71,7 +71,7 @@ pub(super) fn conflicts(view: &FleetView) -> Vec<String> {
             }
         }
     }
-    conflicts.extend(view.unreadable().map(|(key, count)| {
+    conflicts.extend(membership.unreadable().map(|(key, count)| {
         format!(
             "{count} of the replicas have other keys (they seal with key {key}): give all of them \
              the same `keys` under [fleet]"
@@ -81,15 +81,15 @@ pub(super) fn conflicts(view: &FleetView) -> Vec<String> {
 }
 
 /// Describes what would go wrong if a replica started with these keys now.
-pub(super) fn problems(
+pub(crate) fn problems(
     keys: &SealingKeys,
-    view: &FleetView,
+    membership: &Membership,
     usage: &KeyUsage,
     session_max_age: Duration,
 ) -> Vec<String> {
     let own: Vec<_> = keys.ids().map(|id| id.to_string()).collect();
     let mut problems = Vec::new();
-    let status = status(keys, view, usage, session_max_age);
+    let status = status(keys, membership, usage, session_max_age);
     let first = status.first().filter(|first| !first.missing.is_empty());
     problems.extend(first.map(|first| {
         format!(

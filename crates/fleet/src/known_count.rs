@@ -20,7 +20,7 @@ use weir_base::files::regular_file;
 use weir_base::tasks::sync::Mutex;
 
 /// Number of replicas that was known last.
-pub(super) struct KnownCount {
+pub(crate) struct KnownCount {
     file: Option<PathBuf>,
     state: Mutex<State>,
 }
@@ -35,7 +35,7 @@ struct State {
 
 impl KnownCount {
     /// Reads the number that was kept in a folder; without one it is the expected one.
-    pub(super) fn read(folder: Option<&Path>, fleet: &str, expected: u32) -> Self {
+    pub(crate) fn read(folder: Option<&Path>, fleet: &str, expected: u32) -> Self {
         let file = folder.map(|folder| folder.join(format!("fleet-{fleet}")));
         let kept = file.as_ref().and_then(|file| regular_file::read(file, MAX_BYTES).ok());
         let kept = kept.and_then(|text| std::str::from_utf8(&text).ok()?.trim().parse().ok());
@@ -46,12 +46,12 @@ impl KnownCount {
     }
 
     /// Returns the number of replicas.
-    pub(super) fn get(&self) -> u32 {
+    pub(crate) fn get(&self) -> u32 {
         self.state.lock().count
     }
 
     /// Takes over the number that a heartbeat has found, and keeps it.
-    pub(super) async fn learn(&self, count: u32) {
+    pub(crate) async fn learn(&self, count: u32) {
         let has_changed = self.state.lock().learn(count, Instant::now());
         let Some(file) = self.file.clone().filter(|_| has_changed) else { return };
         let shown = file.clone();

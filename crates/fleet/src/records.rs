@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use weir_base::secrets::sealing::{Instance, KeyId, Opened, Sealer, SealingKeys};
 
 /// Seals the records of a fleet, and opens them.
-pub(super) struct Records {
-    members: Sealer,
+pub(crate) struct Records {
+    replicas: Sealer,
     claims: Sealer,
     settings: Sealer,
     /// Names of the keys with which this process opens records.
@@ -20,11 +20,12 @@ pub(super) struct Records {
 
 /// Record of a replica about itself, which it writes each second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemberRecord {
+pub struct ReplicaRecord {
     /// Name for operators.
     pub name: String,
     /// Host and port of its listener for replicas.
     pub address: String,
+    /// Version of Weir.
     pub version: String,
     /// Names of its keys: the first one seals. Empty up to version 0.1.0.
     #[serde(default)]
@@ -52,9 +53,9 @@ pub struct MemberRecord {
 }
 
 #[cfg(test)]
-impl MemberRecord {
-    /// Creates the record of a member that has nothing to show but its name and its address.
-    pub(super) fn of(name: &str, address: &str) -> Self {
+impl ReplicaRecord {
+    /// Creates the record of a replica that has nothing to show but its name and its address.
+    pub(crate) fn of(name: &str, address: &str) -> Self {
         Self {
             name: name.to_owned(),
             address: address.to_owned(),
@@ -74,7 +75,7 @@ impl MemberRecord {
 
 /// Content of the claim of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Claim {
+pub(crate) enum Claim {
     /// The session is on this replica.
     Owner(Instance),
     /// Its client has ended it.
@@ -82,33 +83,33 @@ pub(super) enum Claim {
 }
 
 impl Records {
-    pub(super) fn new(keys: &SealingKeys) -> Self {
+    pub(crate) fn new(keys: &SealingKeys) -> Self {
         Self {
-            members: keys.sealer("fleet member"),
+            replicas: keys.sealer("fleet member"),
             claims: keys.sealer("fleet claim"),
             settings: keys.sealer("fleet settings"),
             keys: keys.ids().collect(),
         }
     }
 
-    pub(super) fn seal_member(&self, name: &str, record: &MemberRecord) -> String {
+    pub(crate) fn seal_replica(&self, name: &str, record: &ReplicaRecord) -> String {
         let text = serde_json::to_vec(record).expect("texts and numbers are JSON");
-        self.members.seal(name, &text)
+        self.replicas.seal(name, &text)
     }
 
-    /// Opens the record of a member; `None` unless that member has sealed it.
-    pub(super) fn open_member(&self, name: &str, text: &str) -> Option<(Instance, MemberRecord)> {
-        let Opened { instance, content } = self.members.open(name, text)?;
+    /// Opens the record of a replica; `None` unless that replica has sealed it.
+    pub(crate) fn open_replica(&self, name: &str, text: &str) -> Option<(Instance, ReplicaRecord)> {
+        let Opened { instance, content } = self.replicas.open(name, text)?;
         (instance.to_string() == name).then_some(())?;
         Some((instance, serde_json::from_slice(&content).ok()?))
     }
 
     /// Seals the claim of this process, or the end of a session.
-    pub(super) fn seal_claim(&self, session: &str, is_ended: bool) -> String {
+    pub(crate) fn seal_claim(&self, session: &str, is_ended: bool) -> String {
         self.claims.seal(session, if is_ended { ENDED } else { OWNED })
     }
 
-    pub(super) fn open_claim(&self, session: &str, text: &str) -> Option<Claim> {
+    pub(crate) fn open_claim(&self, session: &str, text: &str) -> Option<Claim> {
         let Opened { instance, content } = self.claims.open(session, text)?;
         match &*content {
             OWNED => Some(Claim::Owner(instance)),
@@ -119,16 +120,16 @@ impl Records {
 
     /// Returns whether a text is no claim of the session, but that of another one, or damaged. One
     /// that is sealed with a key which this process does not have may be one.
-    pub(super) fn is_misplaced(&self, session: &str, text: &str) -> bool {
+    pub(crate) fn is_misplaced(&self, session: &str, text: &str) -> bool {
         let is_readable = KeyId::of_sealed(text).is_none_or(|id| self.keys.contains(&id));
         is_readable && !text.is_empty() && self.claims.open(session, text).is_none()
     }
 
-    pub(super) fn seal_settings(&self, session: &str, settings: &[u8]) -> String {
+    pub(crate) fn seal_settings(&self, session: &str, settings: &[u8]) -> String {
         self.settings.seal(session, settings)
     }
 
-    pub(super) fn open_settings(&self, session: &str, text: &str) -> Option<Vec<u8>> {
+    pub(crate) fn open_settings(&self, session: &str, text: &str) -> Option<Vec<u8>> {
         Some(self.settings.open(session, text)?.content)
     }
 }
@@ -145,7 +146,7 @@ mod tests {
         let keys = SealingKeys::random();
         let other = keys.of_another_process();
         let (records, others) = (Records::new(&keys), Records::new(&other));
-        let record = MemberRecord {
+        let record = ReplicaRecord {
             name: "a".into(),
             address: "10.0.0.1:1".into(),
             version: "1".into(),
@@ -160,11 +161,11 @@ mod tests {
             started: 9,
         };
         let name = keys.instance().to_string();
-        let text = records.seal_member(&name, &record);
-        assert_eq!(others.open_member(&name, &text), Some((keys.instance(), record.clone())));
-        let forged = others.seal_member(&name, &record);
-        assert_eq!(records.open_member(&name, &forged), None, "for another member");
-        assert_eq!(Records::new(&SealingKeys::random()).open_member(&name, &text), None);
+        let text = records.seal_replica(&name, &record);
+        assert_eq!(others.open_replica(&name, &text), Some((keys.instance(), record.clone())));
+        let forged = others.seal_replica(&name, &record);
+        assert_eq!(records.open_replica(&name, &forged), None, "of another replica");
+        assert_eq!(Records::new(&SealingKeys::random()).open_replica(&name, &text), None);
         let claim = records.seal_claim("s", false);
         assert_eq!(others.open_claim("s", &claim), Some(Claim::Owner(keys.instance())));
         assert_eq!(others.open_claim("t", &claim), None, "of another session");

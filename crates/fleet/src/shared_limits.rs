@@ -13,7 +13,11 @@
 //! in progress. Each request that is admitted is charged once; only a request whose reply is lost
 //! with its connection may be charged twice, or charged although it was refused.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+pub(crate) mod limit_reports;
+mod store_contents;
+
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::hmac;
@@ -24,12 +28,28 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::Fleet;
-use super::limit_reports::LimitReports;
-use super::store::{Charge, ChargeReply, Roster, SharedAdmission, SharedLimit, StoreError};
-use weir_base::secrets::sealing::SealingKeys;
+use crate::shared::Shared;
+use crate::store::{
+    Charge, ChargeReply, LimitStore, Roster, SharedAdmission, SharedLimit, StoreError,
+};
+use limit_reports::LimitReports;
+use store_contents::StoreContents;
 use weir_base::tasks::sync::Mutex;
 use weir_base::text::hex::hex;
+
+/// Limits that all replicas count together.
+pub struct SharedLimits {
+    shared: Arc<Shared>,
+    store: Arc<dyn LimitStore>,
+    key: hmac::Key,
+    reports: Mutex<LimitReports>,
+    /// Something has to be reported.
+    changed: Notify,
+    /// Replies that were late. If there are too many, they count as lost.
+    late: mpsc::Sender<LateReply>,
+    late_replies: Mutex<Option<mpsc::Receiver<LateReply>>>,
+    contents: Mutex<StoreContents>,
+}
 
 /// Handling of limits while the store is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
@@ -42,107 +62,28 @@ pub enum OnStoreDown {
     Refuse,
 }
 
-/// State of a replica for limits that all replicas count together.
-pub(super) struct SharedLimits {
-    key: hmac::Key,
-    reports: Mutex<LimitReports>,
-    /// Something has to be reported.
-    changed: Notify,
-    /// Replies that were late. If there are too many, they count as lost.
-    late: mpsc::Sender<LateReply>,
-    late_replies: Mutex<Option<mpsc::Receiver<LateReply>>>,
-    contents: Mutex<StoreContents>,
-    /// Number of heartbeats in a row for which the store has taken longer than a request waits.
-    slow_beats: AtomicU32,
-    /// True if the last heartbeat has failed.
-    has_failed: AtomicBool,
-}
-
-/// Charge whose request was decided before the store has replied.
-struct LateReply {
-    reply: BoxFuture<'static, Result<ChargeReply, StoreError>>,
-    limits: Vec<SharedLimit>,
-    was_admitted: bool,
-}
-
-/// Contents of the store, as the heartbeats have found them.
-#[derive(Debug, Default)]
-struct StoreContents {
-    has_replied: bool,
-    steady: Duration,
-    age: Duration,
-    /// Time at which the store came back, with contents that may be older than before.
-    back_at: Option<Instant>,
-    /// Time at which it was found to have lost its contents.
-    lost_at: Option<Instant>,
-}
-
 impl SharedLimits {
-    pub(super) fn new(keys: &SealingKeys) -> Self {
-        let secret = keys.derive("fleet buckets").next().expect("there is a key");
+    pub(crate) fn new(shared: Arc<Shared>, store: Arc<dyn LimitStore>) -> Self {
+        let secret = shared.keys.derive("fleet buckets").next().expect("there is a key");
         let (late, late_replies) = mpsc::channel(MAX_LATE);
         Self {
             key: hmac::Key::new(hmac::HMAC_SHA256, &*secret),
+            shared,
+            store,
             reports: Mutex::default(),
             changed: Notify::new(),
             late,
             late_replies: Mutex::new(Some(late_replies)),
             contents: Mutex::default(),
-            slow_beats: AtomicU32::new(0),
-            has_failed: AtomicBool::new(true),
         }
     }
 
-    /// Takes over what a heartbeat has found, and has all requests in progress be reported: the
-    /// store, or a replica to which this one seemed to have ended, may have forgotten them.
-    pub(super) fn learn_contents(&self, roster: &Roster) {
-        let (now, mut contents) = (Instant::now(), self.contents.lock());
-        let (steady, age) = (roster.steady, roster.key_use.known);
-        let is_back = contents.has_replied && (roster.is_other || steady < contents.steady);
-        if is_back {
-            contents.back_at = Some(now);
-        }
-        if contents.has_replied && age < contents.age {
-            contents.lost_at = Some(now);
-        }
-        (contents.has_replied, contents.steady, contents.age) = (true, steady, age);
-        drop(contents);
-        let mut reports = self.reports.lock();
-        reports.report_all(is_back, now);
-        if reports.has_pending() {
-            self.changed.notify_one();
-        }
-    }
+    // === Requests ===
 
-    /// Takes note of the end of a heartbeat, for which the store may have taken longer than a
-    /// request waits.
-    pub(super) fn end_beat(&self, has_failed: bool, is_slow: bool) {
-        self.has_failed.store(has_failed, Ordering::Relaxed);
-        let count = self.slow_beats.load(Ordering::Relaxed);
-        let count = if is_slow { count.saturating_add(1) } else { 0 };
-        self.slow_beats.store(count, Ordering::Relaxed);
-    }
-}
-
-/// Late reply that has arrived, or was lost.
-struct ArrivedReply {
-    limits: Vec<SharedLimit>,
-    was_admitted: bool,
-    reply: Result<ChargeReply, StoreError>,
-}
-
-impl LateReply {
-    async fn arrive(self) -> ArrivedReply {
-        let Self { reply, limits, was_admitted } = self;
-        ArrivedReply { limits, was_admitted, reply: reply.await }
-    }
-}
-
-impl Fleet {
     /// Returns the name of a bucket in the store: a keyed hash of its limit and its subject, which
     /// may be the name of a client.
     pub fn bucket(&self, limit: &[u8; 32], subject: &str) -> String {
-        let mut hash = hmac::Context::with_key(&self.limits.key);
+        let mut hash = hmac::Context::with_key(&self.key);
         hash.update(limit);
         hash.update(subject.as_bytes());
         hex(&hash.sign().as_ref()[..16])
@@ -150,10 +91,10 @@ impl Fleet {
 
     /// Returns the number of replicas among which a limit is divided, as it was known last.
     pub fn share(&self) -> u32 {
-        let view = self.view();
-        match view.replied_at() {
-            Some(_) => u32::try_from(view.members().len()).unwrap_or(u32::MAX).max(1),
-            None => self.known_count.get(),
+        let state = self.shared.state();
+        match state.membership.is_known() {
+            true => u32::try_from(state.membership.replicas().len()).unwrap_or(u32::MAX).max(1),
+            false => self.shared.known_count.get(),
         }
     }
 
@@ -164,21 +105,21 @@ impl Fleet {
             return self.admit_uncharged(&limits);
         }
         let mut reply = self.store.charge(self.charge_of(&limits));
-        match timeout(self.settings.store.timeout, &mut reply).await {
+        match timeout(self.shared.settings.store.timeout, &mut reply).await {
             Ok(Ok(reply)) => {
-                self.limits.reports.lock().learn(&limits, &reply, Instant::now());
+                self.reports.lock().learn(&limits, &reply, Instant::now());
                 reply.admission
             }
             Ok(Err(_)) => {
-                self.metrics.store_errors.increment();
+                self.shared.metrics.store_errors.increment();
                 self.admit_uncharged(&limits)
             }
             Err(_) => {
-                self.metrics.store_errors.increment();
+                self.shared.metrics.store_errors.increment();
                 let admission = self.decide_alone(&limits);
                 let was_admitted = admission == SharedAdmission::Admitted;
                 let late = LateReply { reply, limits, was_admitted };
-                if let Err(lost) = self.limits.late.try_send(late) {
+                if let Err(lost) = self.late.try_send(late) {
                     let LateReply { limits, was_admitted, .. } = lost.into_inner();
                     self.settle(&limits, was_admitted, Err(StoreError::Late));
                 }
@@ -189,19 +130,22 @@ impl Fleet {
 
     /// Returns whether limits are handled without the store.
     fn is_store_away(&self) -> bool {
-        let is_slow = self.limits.slow_beats.load(Ordering::Relaxed) >= MAX_SLOW_BEATS;
-        is_slow || self.limits.has_failed.load(Ordering::Relaxed) || !self.is_store_up()
+        self.contents.lock().is_away() || !self.is_store_up()
+    }
+
+    fn is_store_up(&self) -> bool {
+        self.shared.state().membership.is_store_up(Instant::now())
     }
 
     fn charge_of(&self, limits: &[SharedLimit]) -> Charge {
-        let is_recent = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < SETTLING);
+        let now = Instant::now();
         let (age, restores) = {
-            let contents = self.limits.contents.lock();
-            let least = if is_recent(contents.lost_at) { SETTLING } else { Duration::ZERO };
-            (contents.age.max(least), is_recent(contents.back_at))
+            let contents = self.contents.lock();
+            (contents.least_age(now), contents.may_have_lost_charges(now))
         };
-        let buckets = self.limits.reports.lock().charges(limits, Instant::now());
-        Charge { member: self.instance().to_string(), share: self.share(), age, restores, buckets }
+        let buckets = self.reports.lock().charges(limits, now);
+        let replica = self.shared.instance().to_string();
+        Charge { replica, share: self.share(), age, restores, buckets }
     }
 
     /// Decides about a request alone. What is admitted is charged later.
@@ -214,11 +158,11 @@ impl Fleet {
     }
 
     fn decide_alone(&self, limits: &[SharedLimit]) -> SharedAdmission {
-        match self.settings.on_store_down {
+        match self.shared.settings.on_store_down {
             OnStoreDown::Refuse => SharedAdmission::Refused(0, REFUSED_RETRY),
             OnStoreDown::Share => {
                 let (share, is_away) = (self.share(), self.is_store_away());
-                let mut reports = self.limits.reports.lock();
+                let mut reports = self.reports.lock();
                 reports.admit_share(limits, share, Instant::now(), is_away)
             }
         }
@@ -232,7 +176,7 @@ impl Fleet {
         reply: Result<ChargeReply, StoreError>,
     ) {
         let was_charged = reply.is_ok_and(|reply| {
-            self.limits.reports.lock().learn(limits, &reply, Instant::now());
+            self.reports.lock().learn(limits, &reply, Instant::now());
             reply.admission == SharedAdmission::Admitted
         });
         match (was_admitted, was_charged) {
@@ -243,34 +187,56 @@ impl Fleet {
     }
 
     fn owe(&self, limits: &[SharedLimit], count: i64) {
-        self.limits.reports.lock().owe(limits, count);
-        self.limits.changed.notify_one();
+        self.reports.lock().owe(limits, count);
+        self.changed.notify_one();
     }
 
     /// Counts a request in progress in each of these buckets. It is reported with its charge, or
     /// else soon.
     pub fn take_slots(&self, buckets: &[String], is_charged: bool) {
-        self.limits.reports.lock().take_slots(buckets, !is_charged);
+        self.reports.lock().take_slots(buckets, !is_charged);
         if !is_charged {
-            self.limits.changed.notify_one();
+            self.changed.notify_one();
         }
     }
 
     /// Counts a request in progress less in each of these buckets, which is reported soon.
     pub fn return_slots(&self, buckets: &[String]) {
-        self.limits.reports.lock().return_slots(buckets);
-        self.limits.changed.notify_one();
+        self.reports.lock().return_slots(buckets);
+        self.changed.notify_one();
     }
 
+    // === Heartbeat ===
+
+    /// Takes over what a heartbeat has found, and has all requests in progress be reported: the
+    /// store, or a replica to which this one seemed to have ended, may have forgotten them.
+    pub(crate) fn learn_contents(&self, roster: &Roster) {
+        let now = Instant::now();
+        let is_back = self.contents.lock().learn(roster, now);
+        let mut reports = self.reports.lock();
+        reports.report_all(is_back, now);
+        if reports.has_pending() {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Takes note of the end of a heartbeat, for which the store may have taken longer than a
+    /// request waits.
+    pub(crate) fn end_beat(&self, has_failed: bool, is_slow: bool) {
+        self.contents.lock().end_beat(has_failed, is_slow);
+    }
+
+    // === Reports ===
+
     /// Reads replies that were late, and reports to the store, until `stop` fires.
-    pub(super) async fn settle_limits(&self, stop: &CancellationToken) {
+    pub(crate) async fn run(&self, stop: &CancellationToken) {
         tokio::join!(self.read_late_replies(stop), self.send_reports(stop));
         // What is owed would be lost with this process.
         let _ = timeout(LAST_REPORT, self.send_report()).await;
     }
 
     async fn read_late_replies(&self, stop: &CancellationToken) {
-        let Some(mut late) = self.limits.late_replies.lock().take() else { return };
+        let Some(mut late) = self.late_replies.lock().take() else { return };
         let mut waiting = FuturesUnordered::new();
         loop {
             tokio::select! {
@@ -287,7 +253,7 @@ impl Fleet {
     }
 
     async fn send_reports(&self, stop: &CancellationToken) {
-        while stop.run_until_cancelled(self.limits.changed.notified()).await.is_some() {
+        while stop.run_until_cancelled(self.changed.notified()).await.is_some() {
             self.send_report().await;
         }
     }
@@ -297,30 +263,52 @@ impl Fleet {
         if !self.is_store_up() {
             return;
         }
-        let reports = self.limits.reports.lock().take_reports(Instant::now());
+        let reports = self.reports.lock().take_reports(Instant::now());
         if reports.is_empty() {
             return;
         }
-        let sent = self.store.report(self.instance().to_string(), reports.clone()).await;
+        let sent = self.store.report(self.shared.instance().to_string(), reports.clone()).await;
         if sent.is_err() {
-            self.metrics.store_errors.increment();
+            self.shared.metrics.store_errors.increment();
         }
-        let mut state = self.limits.reports.lock();
+        let mut state = self.reports.lock();
         state.reported(reports, sent.is_ok());
         if sent.is_ok() && state.has_pending() {
-            self.limits.changed.notify_one();
+            self.changed.notify_one();
         }
+    }
+}
+
+impl fmt::Debug for SharedLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedLimits").finish_non_exhaustive()
+    }
+}
+
+/// Charge whose request was decided before the store has replied.
+struct LateReply {
+    reply: BoxFuture<'static, Result<ChargeReply, StoreError>>,
+    limits: Vec<SharedLimit>,
+    was_admitted: bool,
+}
+
+/// Late reply that has arrived, or was lost.
+struct ArrivedReply {
+    limits: Vec<SharedLimit>,
+    was_admitted: bool,
+    reply: Result<ChargeReply, StoreError>,
+}
+
+impl LateReply {
+    async fn arrive(self) -> ArrivedReply {
+        let Self { reply, limits, was_admitted } = self;
+        ArrivedReply { limits, was_admitted, reply: reply.await }
     }
 }
 
 /// Most late replies that are waited for at a time, and as many that begin to be. The requests of
 /// others count as if their replies were lost.
-pub(super) const MAX_LATE: usize = 10_000;
-/// Slow heartbeats in a row after which the store counts as away: one may be late like any other.
-const MAX_SLOW_BEATS: u32 = 2;
-/// Time after which all replicas have reported to a store that was away: one second between two
-/// heartbeats, and two for a connection.
-pub(super) const SETTLING: Duration = Duration::from_secs(3);
+pub(crate) const MAX_LATE: usize = 10_000;
 /// Retry time of requests that are refused because the store is away.
 const REFUSED_RETRY: Duration = Duration::from_secs(1);
 /// Longest time for the last report of a replica that stops.

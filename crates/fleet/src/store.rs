@@ -1,8 +1,11 @@
 //! Store of a fleet: what replicas know of each other, and which one has a session.
 //!
-//! The store sees sealed texts and hashes only (see [`super::records`]), and numbers of sessions
+//! The store sees sealed texts and hashes only (see [`crate::records`]), and numbers of sessions
 //! that have ended. It decides one thing: of several replicas that claim a session, the first one
 //! gets it. Everything else is bookkeeping.
+
+pub(crate) mod node;
+pub(crate) mod valkey;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,15 +15,20 @@ use futures::future::BoxFuture;
 use weir_base::ended_sessions::{EndedBlock, SessionNumber};
 use weir_base::time::rate_limit::RequestRate;
 
-/// Key-value store that all replicas reach. Calls are bounded in time by the implementation.
-pub(super) trait Store: Send + Sync {
-    /// Writes the record of a member, which expires after [`MEMBER_TTL`] by the clock of the store,
-    /// and returns what the store knows of the fleet. Connects first, if there is no connection.
-    fn heartbeat(&self, beat: Heartbeat) -> BoxFuture<'_, Result<Roster, StoreError>>;
+/// Records of the replicas in a key-value store that all of them reach. Like those of the other
+/// traits, its calls are bounded in time by the implementation.
+pub(crate) trait ReplicaStore: Send + Sync {
+    /// Writes the record of a replica, which expires after [`RECORD_TTL`] by the clock of the
+    /// store, and returns what the store knows of the fleet. Connects first, if there is no
+    /// connection.
+    fn heartbeat(&self, beat: Beat) -> BoxFuture<'_, Result<Roster, StoreError>>;
 
-    /// Removes the record of a member.
-    fn leave(&self, member: String) -> BoxFuture<'_, Result<(), StoreError>>;
+    /// Removes the record of a replica.
+    fn leave(&self, replica: String) -> BoxFuture<'_, Result<(), StoreError>>;
+}
 
+/// Claims, ends and settings of sessions in the store.
+pub(crate) trait ClaimStore: Send + Sync {
     /// Replaces the claim of a session if it is still `claim.expected`, and the session has not
     /// ended.
     fn claim(&self, claim: ClaimRequest) -> BoxFuture<'_, Result<ClaimReply, StoreError>>;
@@ -43,210 +51,213 @@ pub(super) trait Store: Send + Sync {
 
     /// Drops the settings of a session.
     fn drop_settings(&self, session: String) -> BoxFuture<'_, Result<(), StoreError>>;
+}
 
+/// Limits that all replicas count together, in the store.
+pub(crate) trait LimitStore: Send + Sync {
     /// Charges all limits of a request, or none. Unlike all others, this call waits for its reply
     /// until it comes: its caller decides when it is late, and reads it then, too.
     fn charge(&self, charge: Charge) -> BoxFuture<'static, Result<ChargeReply, StoreError>>;
 
-    /// Writes what this member reports of its buckets. No request waits for it.
+    /// Writes what a replica reports of its buckets. No request waits for it.
     fn report(
         &self,
-        member: String,
+        replica: String,
         reports: Vec<BucketReport>,
     ) -> BoxFuture<'_, Result<(), StoreError>>;
-
-    /// Gives a lease to a holder, or takes it back, if no other holder has it.
-    fn lease(&self, request: LeaseRequest) -> BoxFuture<'_, Result<LeaseReply, StoreError>>;
-
-    /// Returns facts about the store for its operator. Connects first, if there is no connection.
-    fn about(&self) -> BoxFuture<'_, Result<StoreAbout, StoreError>>;
 }
 
-/// Record that a member writes each second, and what it asks for.
+/// Leases in the store.
+pub(crate) trait LeaseStore: Send + Sync {
+    /// Gives a lease to a holder, or takes it back, if no other holder has it.
+    fn lease(&self, request: LeaseRequest) -> BoxFuture<'_, Result<LeaseReply, StoreError>>;
+}
+
+/// Record that a replica writes each second, and what it asks for.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Heartbeat {
-    /// Name and sealed record of the member; `None` for a reader that is no member.
-    pub(super) member: Option<(String, String)>,
-    pub(super) claims: TableRequest,
-    pub(super) ended: TableRequest,
+pub(crate) struct Beat {
+    /// Name and sealed record of the replica; `None` for a process that only looks.
+    pub(crate) own: Option<(String, String)>,
+    pub(crate) claims: TableRequest,
+    pub(crate) ended: TableRequest,
 }
 
 /// Request for a page of a table.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct TableRequest {
+pub(crate) struct TableRequest {
     /// Entries after this number are returned.
-    pub(super) after: u64,
+    pub(crate) after: u64,
     /// Sum of the table, if the store did not know it.
-    pub(super) missing_sum: Option<TableSum>,
+    pub(crate) missing_sum: Option<TableSum>,
 }
 
 /// Sum of a table, as it is when this number was given last and there are so many entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TableSum {
-    pub(super) last: u64,
-    pub(super) count: usize,
-    /// Sum of the weights of all entries (see [`super::table_reading`]).
-    pub(super) sum: u64,
+pub(crate) struct TableSum {
+    pub(crate) last: u64,
+    pub(crate) count: usize,
+    /// Sum of the weights of all entries (see [`crate::claim_table::table_reading`]).
+    pub(crate) sum: u64,
 }
 
 /// Contents of the store about the fleet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Roster {
+pub(crate) struct Roster {
     /// True if another process of the store has replied than before, or the first one: it may lack
     /// what was written last.
-    pub(super) is_other: bool,
+    pub(crate) is_other: bool,
     /// Time since which records have been written without a gap of [`MAX_GAP`], by the clock of
-    /// the store. Only after some time a missing record says that its member has ended: in a store
+    /// the store. Only after some time a missing record says that its replica has ended: in a store
     /// that was empty or did not answer, all records are missing.
-    pub(super) steady: Duration,
-    /// Names and sealed records of the members.
-    pub(super) members: Vec<(String, String)>,
+    pub(crate) steady: Duration,
+    /// Names and sealed records of the replicas.
+    pub(crate) replicas: Vec<(String, String)>,
     /// Claims of sessions, by the sessions.
-    pub(super) claims: TablePage,
+    pub(crate) claims: TablePage,
     /// Blocks of ended sessions, by their names.
-    pub(super) ended: TablePage,
-    /// When members sealed with which keys.
-    pub(super) key_use: KeyUsage,
+    pub(crate) ended: TablePage,
+    /// When replicas sealed with which keys.
+    pub(crate) key_use: KeyUsage,
 }
 
 /// Part of a table, with what tells whether a replica knows the rest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct TablePage {
+pub(crate) struct TablePage {
     /// Number after which entries were read: that of the request, or 0 on a new connection, because
     /// another server of the store may lack some.
-    pub(super) after: u64,
+    pub(crate) after: u64,
     /// Entries in the order of their numbers, at most [`MAX_PAGE`].
-    pub(super) entries: Vec<StoredEntry>,
+    pub(crate) entries: Vec<StoredEntry>,
     /// Number of entries that there are, and the number that was given last.
-    pub(super) count: usize,
-    pub(super) last: u64,
+    pub(crate) count: usize,
+    pub(crate) last: u64,
     /// Sum of the weights of all entries; `None` if it is not known.
-    pub(super) sum: Option<u64>,
+    pub(crate) sum: Option<u64>,
 }
 
 impl TablePage {
     /// Returns whether there may be more entries.
-    pub(super) fn has_more(&self) -> bool {
+    pub(crate) fn has_more(&self) -> bool {
         self.entries.len() == MAX_PAGE
     }
 }
 
 /// Entry of a table, as the store has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct StoredEntry {
+pub(crate) struct StoredEntry {
     /// Number of the last change of the entry; later ones have higher numbers.
-    pub(super) number: u64,
+    pub(crate) number: u64,
     /// Session of a claim, or name of a block.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Sealed text of the claim, or text of the block.
-    pub(super) text: String,
+    pub(crate) text: String,
 }
 
 /// Time since the last heartbeat of a replica that seals with a key, by the clock of the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct KeyUsage {
+pub(crate) struct KeyUsage {
     /// Time since the store keeps such times.
-    pub(super) known: Duration,
+    pub(crate) known: Duration,
     /// Names of keys with the time since their last use.
-    pub(super) unused: BTreeMap<String, Duration>,
+    pub(crate) unused: BTreeMap<String, Duration>,
 }
 
 /// Request to replace the claim of a session.
 #[derive(Debug, Clone)]
-pub(super) struct ClaimRequest {
-    pub(super) session: String,
+pub(crate) struct ClaimRequest {
+    pub(crate) session: String,
     /// Number of the session, unless its id has none.
-    pub(super) number: Option<SessionNumber>,
+    pub(crate) number: Option<SessionNumber>,
     /// Claim that is to be replaced, empty if there is none; `None` replaces any.
-    pub(super) expected: Option<String>,
-    pub(super) text: String,
+    pub(crate) expected: Option<String>,
+    pub(crate) text: String,
     /// Time after which the id of the session has expired.
-    pub(super) life: Duration,
+    pub(crate) life: Duration,
 }
 
 /// Claim of a session after a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct ClaimReply {
+pub(crate) struct ClaimReply {
     /// False if the claim was not the expected one.
-    pub(super) is_replaced: bool,
+    pub(crate) is_replaced: bool,
     /// Number and text of the claim that there is now; 0 and empty if there is none.
-    pub(super) number: u64,
-    pub(super) text: String,
+    pub(crate) number: u64,
+    pub(crate) text: String,
     /// Sealed settings of the session, if there are any.
-    pub(super) settings: Option<String>,
+    pub(crate) settings: Option<String>,
     /// Block with the end of the session, if that has ended: then there is no reply else.
-    pub(super) ended: Option<StoredEntry>,
+    pub(crate) ended: Option<StoredEntry>,
 }
 
-/// All limits of a request, as one member charges them.
+/// All limits of a request, as one replica charges them.
 #[derive(Debug, Clone)]
-pub(super) struct Charge {
-    pub(super) member: String,
-    /// Number of members, among which limits are divided in a store that has lost its contents.
-    pub(super) share: u32,
-    /// Age that the contents of the store have at least, as far as the member knows. The store has
+pub(crate) struct Charge {
+    pub(crate) replica: String,
+    /// Number of replicas, among which limits are divided in a store that has lost its contents.
+    pub(crate) share: u32,
+    /// Age that the contents of the store have at least, as far as the replica knows. The store has
     /// lost them if they are younger.
-    pub(super) age: Duration,
-    /// True if the store may have lost the last charges: what the member knows counts then, too.
-    pub(super) restores: bool,
-    pub(super) buckets: Vec<BucketCharge>,
+    pub(crate) age: Duration,
+    /// True if the store may have lost the last charges: what the replica knows counts then, too.
+    pub(crate) restores: bool,
+    pub(crate) buckets: Vec<BucketCharge>,
 }
 
 /// One limit of a request.
 #[derive(Debug, Clone)]
-pub(super) struct BucketCharge {
-    /// Name of the bucket, from [`super::Fleet::bucket`].
-    pub(super) bucket: String,
-    pub(super) rate: Option<RequestRate>,
+pub(crate) struct BucketCharge {
+    /// Name of the bucket, from [`crate::SharedLimits::bucket`].
+    pub(crate) bucket: String,
+    pub(crate) rate: Option<RequestRate>,
     /// Maximum number of requests in progress.
-    pub(super) most: Option<usize>,
-    pub(super) slots: MemberSlots,
-    /// Time until all requests that the member knows of are paid for.
-    pub(super) known: Duration,
+    pub(crate) most: Option<usize>,
+    pub(crate) slots: ReplicaSlots,
+    /// Time until all requests that the replica knows of are paid for.
+    pub(crate) known: Duration,
 }
 
-/// Number of requests in progress that one bucket counts on one member.
+/// Number of requests in progress that one bucket counts on one replica.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct MemberSlots {
-    pub(super) count: usize,
+pub(crate) struct ReplicaSlots {
+    pub(crate) count: usize,
     /// Number of the change that led to this count; 0 before the first one. Messages overtake each
     /// other: an earlier count never replaces a later one.
-    pub(super) order: u64,
+    pub(crate) order: u64,
 }
 
 /// Decision of the store about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ChargeReply {
-    pub(super) admission: SharedAdmission,
+pub(crate) struct ChargeReply {
+    pub(crate) admission: SharedAdmission,
     /// Time until all requests are paid for that each bucket has admitted.
-    pub(super) taken: Vec<Duration>,
+    pub(crate) taken: Vec<Duration>,
 }
 
-/// State of a bucket that a member reports.
+/// State of a bucket that a replica reports.
 #[derive(Debug, Clone)]
-pub(super) struct BucketReport {
-    pub(super) bucket: String,
-    pub(super) slots: MemberSlots,
-    /// Time until all requests that the member knows of are paid for, if the store may have lost
+pub(crate) struct BucketReport {
+    pub(crate) bucket: String,
+    pub(crate) slots: ReplicaSlots,
+    /// Time until all requests that the replica knows of are paid for, if the store may have lost
     /// them.
-    pub(super) known: Option<Duration>,
-    pub(super) owed: Settlement,
-    pub(super) rate: Option<RequestRate>,
+    pub(crate) known: Option<Duration>,
+    pub(crate) owed: Settlement,
+    pub(crate) rate: Option<RequestRate>,
 }
 
 /// Difference between what was admitted and what was charged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Settlement {
+pub(crate) struct Settlement {
     /// Number of the settlement: the store makes each one once.
-    pub(super) order: u64,
+    pub(crate) order: u64,
     /// Requests that were admitted and not charged; if negative, charged and not admitted.
-    pub(super) count: i64,
+    pub(crate) count: i64,
 }
 
 /// One limit of a request, as it is configured.
 #[derive(Debug, Clone)]
 pub struct SharedLimit {
-    /// Name of the bucket, from [`super::Fleet::bucket`].
+    /// Name of the bucket, from [`crate::SharedLimits::bucket`].
     pub bucket: String,
     /// Rate of requests and size of a burst.
     pub rate: Option<RequestRate>,
@@ -266,17 +277,17 @@ pub enum SharedAdmission {
 
 /// Request for a lease.
 #[derive(Debug, Clone)]
-pub(super) struct LeaseRequest {
-    /// Name of the lease, from [`Fleet::bucket`].
-    pub(super) lease: String,
-    pub(super) holder: String,
+pub(crate) struct LeaseRequest {
+    /// Name of the lease, from [`crate::SharedLimits::bucket`].
+    pub(crate) lease: String,
+    pub(crate) holder: String,
     /// Time after which another holder may get it; zero gives it back.
-    pub(super) life: Duration,
+    pub(crate) life: Duration,
 }
 
 /// Reply to a request for a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LeaseReply {
+pub(crate) enum LeaseReply {
     /// The holder has it.
     Held {
         /// Number of the lease, which a renewal keeps; later ones have higher numbers.
@@ -286,19 +297,6 @@ pub(super) enum LeaseReply {
     },
     /// Another holder has it, or it was given back.
     Taken,
-}
-
-/// Facts about a store for its operator.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct StoreAbout {
-    /// Version that it reports.
-    pub version: String,
-    /// Name of the eviction policy.
-    pub eviction: String,
-    /// True if the data survives a restart of the store.
-    pub is_persistent: bool,
-    /// True if it is a node of a cluster.
-    pub is_cluster: bool,
 }
 
 /// Reason why the store did not do what it was asked for.
@@ -324,16 +322,21 @@ pub enum StoreError {
     Full,
 }
 
-/// Time after which the record of a member expires.
-pub(super) const MEMBER_TTL: Duration = Duration::from_secs(5);
-/// Longest time without a record of any member in which the store counts as steady. A member may
+/// Interval of the heartbeats.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
+/// Time after which the record of a replica expires.
+pub(crate) const RECORD_TTL: Duration = Duration::from_secs(5);
+/// Longest time without a record of any replica in which the store counts as steady. One may
 /// have written its record a second before the last one, and needs time to write the next before
 /// it expires.
-pub(super) const MAX_GAP: Duration = Duration::from_millis(2_500);
+pub(crate) const MAX_GAP: Duration = Duration::from_millis(2_500);
+/// Time after which all replicas have reported to a store that was away: one second between two
+/// heartbeats, and two for a connection.
+pub(crate) const SETTLING: Duration = Duration::from_secs(3);
 /// Most entries in one [`TablePage`].
-pub(super) const MAX_PAGE: usize = 1_000;
+pub(crate) const MAX_PAGE: usize = 1_000;
 /// Most claims in the store. Each takes about 400 bytes.
-pub(super) const MAX_CLAIMS: usize = 100_000;
+pub(crate) const MAX_CLAIMS: usize = 100_000;
 /// Most blocks of ended sessions in the store. Each takes about 400 bytes. A client that opens as
 /// many sessions as it may makes three of them an hour at each replica.
-pub(super) const MAX_ENDED_BLOCKS: usize = 500_000;
+pub(crate) const MAX_ENDED_BLOCKS: usize = 500_000;

@@ -122,7 +122,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let json = ReportJson {
         fleet: &fleet.settings.name,
         differences: report.differences,
-        members: rows(&report.members, now),
+        members: rows(&report.replicas, now),
         replaced: rows(&report.replaced, now),
         claims: report.claims,
     };

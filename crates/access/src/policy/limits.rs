@@ -28,7 +28,7 @@ pub use crate::policy::limits::permit::Permit;
 use table::{Bucket, BucketKey, BucketSubject, BucketTable};
 use weir_base::secrets::sha256::sha256;
 use weir_base::time::rate_limit::RequestRate;
-use weir_fleet::Fleet;
+use weir_fleet::SharedLimits;
 use weir_mcp::name::UpstreamName;
 use weir_mcp::pattern::Pattern;
 use weir_mcp::uri::CanonicalUri;
@@ -172,7 +172,7 @@ pub struct Limits {
     has_refused: AtomicBool,
     start: Instant,
     /// Replicas that count together, if there are any.
-    fleet: Option<Arc<Fleet>>,
+    fleet: Option<Arc<SharedLimits>>,
 }
 
 /// Limits that count a request, with their index and bucket; without an allocation if they are few.
@@ -237,7 +237,7 @@ impl Limits {
     }
 
     /// Returns the same limits, which all replicas of a fleet count together.
-    pub(super) fn in_fleet(self, fleet: Option<Arc<Fleet>>) -> Self {
+    pub(super) fn in_fleet(self, fleet: Option<Arc<SharedLimits>>) -> Self {
         Self { fleet, ..self }
     }
 

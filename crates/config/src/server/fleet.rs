@@ -223,10 +223,10 @@ fn read_keys(t: &TableReader<'_>, context: &LoadContext<'_>) -> Option<FleetConf
         let what = "this address does not say where the other replicas reach this one";
         t.error("listen", ValueError::new(what, "add advertise = \"host:port\""));
     }
-    let member = table.member.unwrap_or_else(host_name);
+    let replica = table.member.unwrap_or_else(host_name);
     let settings = FleetSettings {
         name: table.name,
-        member,
+        replica,
         address: address?,
         store: store?,
         on_store_down: table.on_store_down,
@@ -380,7 +380,7 @@ mod tests {
             "store = { url = \"redis://h:1/2\" }\nkeys = \"KEY\\nKEY\"\nlisten = \"10.0.0.1:2\"\n";
         let fleet = read(whole).expect("sound").fleet.expect("there");
         assert_eq!((&*fleet.settings.address, &*fleet.settings.name), ("10.0.0.1:2", "weir"));
-        assert!(!fleet.settings.member.is_empty() && !format!("{fleet:?}").contains(KEY));
+        assert!(!fleet.settings.replica.is_empty() && !format!("{fleet:?}").contains(KEY));
         let advertised = whole.replace("10.0.0.1", "0.0.0.0") + "advertise = \"pod-0.weir:3\"\n";
         let fleet = read(&advertised).expect("sound").fleet.expect("there");
         assert_eq!(fleet.settings.address, "pod-0.weir:3");

@@ -37,7 +37,7 @@ use super::response_body::{self, HttpResponse};
 use crate::response::{ClientResponse, results};
 use responses::SentRequest;
 use weir_base::secrets::sealing::Instance;
-use weir_fleet::{Fleet, HopFailure, Replica, Whereabouts};
+use weir_fleet::{Fleet, ForwardError, Replica, Whereabouts};
 use weir_gateway::{ClientContext, ClientIdentity};
 use weir_mcp::jsonrpc::{Id, Message};
 
@@ -73,7 +73,7 @@ async fn try_forward(
     let state = &request.state;
     let permit = permit(request, client).ok_or_else(|| results::too_busy(FORWARD_RETRY))?;
     let sent = SentRequest::new(request, replica);
-    match fleet.hop(replica, copy_of(request, fleet, request.text.clone())).await {
+    match fleet.client().forward(replica, copy_of(request, fleet, request.text.clone())).await {
         Ok(response) if response.status() == StatusCode::MISDIRECTED_REQUEST => {
             // It knows of a claim that this replica has not read yet.
             fleet.refresh().await;
@@ -90,8 +90,8 @@ async fn try_forward(
                 responses::pass_through(response, sent, permit, end).into(),
             ))
         }
-        Err(HopFailure::Unreachable) => Ok(ForwardOutcome::Unreachable),
-        Err(HopFailure::Broken) => {
+        Err(ForwardError::NotSent(_)) => Ok(ForwardOutcome::Unreachable),
+        Err(ForwardError::NoResponse) => {
             Ok(ForwardOutcome::Response(response_body::json(sent.lost()).into()))
         }
     }
@@ -107,7 +107,7 @@ pub(super) async fn forward_to(
     what: &str,
 ) -> Result<Option<HttpResponse>, HttpRefusal> {
     let Some(fleet) = request.fleet_for_forwarding() else { return Ok(None) };
-    if let Whereabouts::Member(replica) = fleet.find(instance).await {
+    if let Whereabouts::Other(replica) = fleet.find(instance).await {
         match try_forward(request, client, fleet, &replica).await? {
             ForwardOutcome::Response(response) => return Ok(Some(*response)),
             ForwardOutcome::Misdirected => return Ok(None),
@@ -115,8 +115,8 @@ pub(super) async fn forward_to(
         }
     }
     match fleet.find(instance).await {
-        Whereabouts::Itself | Whereabouts::Ended => Ok(None),
-        Whereabouts::Member(_) | Whereabouts::Unreachable => Err(unreachable(request, what)),
+        Whereabouts::ThisReplica | Whereabouts::Ended => Ok(None),
+        Whereabouts::Other(_) | Whereabouts::Unreachable => Err(unreachable(request, what)),
     }
 }
 
@@ -165,7 +165,7 @@ fn copy_of(request: &HttpRequest, fleet: &Fleet, text: Bytes) -> Request<Full<By
             headers.insert(name, value);
         }
     };
-    set(REPLICA, fleet.member_name());
+    set(REPLICA, fleet.replica_name());
     if let Some(peer) = connection.peer {
         set(CLIENT_ADDRESS, &peer.to_string());
     }

@@ -25,7 +25,7 @@ use crate::response::{ClientResponse, ErrorResponse, ResponseFuture, ResponseMod
 use crate::session::session_records::NotKept;
 use crate::session::{self, RebuiltSession, SessionGuard};
 use crate::{ServerState, batch, host_check, legacy};
-use weir_fleet::{Fleet, Place, PlacedSession};
+use weir_fleet::{Fleet, SessionIdentity, SessionOwner};
 use weir_gateway::ClientContext;
 use weir_mcp::call::ClientHandle;
 use weir_mcp::code::UNKNOWN_SESSION;
@@ -150,7 +150,7 @@ async fn initialize(
     client.wait_for_startup().await;
     let state = &request.state;
     if let Some(fleet) = state.fleet() {
-        fleet.know_others().await;
+        fleet.sessions().wait_until_known().await;
     }
     let connection = connection(state, client);
     let (peer, response) =
@@ -252,7 +252,7 @@ fn response_to_end(recorded: Result<(), NotKept>) -> Result<HttpResponse, HttpRe
 
 /// Returns the session of a request as its fleet places it; `None` if the id is none of this
 /// client.
-fn placed_session(request: &HttpRequest, client: &ClientContext) -> Option<PlacedSession> {
+fn placed_session(request: &HttpRequest, client: &ClientContext) -> Option<SessionIdentity> {
     let (id, opened) = request.opened_session(client)?;
     let max_age = request.state.settings.session_lifetime.max_age;
     Some(opened.placed(id, max_age))
@@ -315,11 +315,11 @@ async fn copied_session(
     if state.sessions.records.is_ended(&placed) {
         return Ok(None);
     }
-    match fleet.place(&placed, || false).await {
+    match fleet.sessions().find(&placed, || false).await {
         // A request that was forwarded takes nothing over.
-        Place::Undecided if !request.connection.is_forwarded() => Ok(None),
-        Place::Here(_) | Place::Ended => Ok(None),
-        Place::Member(_) | Place::Undecided => {
+        SessionOwner::Undecided if !request.connection.is_forwarded() => Ok(None),
+        SessionOwner::ThisReplica(_) | SessionOwner::Ended => Ok(None),
+        SessionOwner::Other(_) | SessionOwner::Undecided => {
             let (connection, limit) = (|| connection(state, client), settings.per_client.sessions);
             let copy = state.sessions.copy(client, (id, opened), connection, limit);
             let copy = copy.map_err(|_| results::too_busy(SESSION_RETRY))?;
@@ -375,24 +375,24 @@ async fn take_over_or_forward(
     request: &HttpRequest,
     client: &ClientContext,
     fleet: &Fleet,
-    placed: &PlacedSession,
+    placed: &SessionIdentity,
 ) -> Result<Option<HttpResponse>, HttpRefusal> {
     let sessions = &request.state.sessions;
     for _ in 0..MAX_PLACES {
         let may_take_over = || sessions.may_take_over(client.principal());
-        match fleet.place(placed, may_take_over).await {
-            Place::Here(written) => {
+        match fleet.sessions().find(placed, may_take_over).await {
+            SessionOwner::ThisReplica(written) => {
                 if let Some(written) = written {
                     sessions.records.take_over(placed, client.principal(), &written);
                 }
                 return Ok(None);
             }
-            Place::Ended => return Err(no_session()),
-            Place::Undecided => break,
-            Place::Member(_) if request.connection.is_forwarded() => {
+            SessionOwner::Ended => return Err(no_session()),
+            SessionOwner::Undecided => break,
+            SessionOwner::Other(_) if request.connection.is_forwarded() => {
                 return Err(forwarding::misdirected());
             }
-            Place::Member(owner) => {
+            SessionOwner::Other(owner) => {
                 if let Some(response) = forwarding::forward(request, client, fleet, &owner).await? {
                     return Ok(Some(response));
                 }

@@ -18,7 +18,7 @@ use weir_access::policy::Principal;
 use weir_base::ended_sessions::{BlockName, EndedBlock, EndedSessions, SessionNumber};
 use weir_base::secrets::sha256::sha256;
 use weir_base::text::hex::decode;
-use weir_fleet::PlacedSession;
+use weir_fleet::SessionIdentity;
 use weir_mcp::log_level::LogLevel;
 
 /// Records that a process knows.
@@ -88,7 +88,7 @@ impl RecordChanges {
 
 impl RecordTable {
     /// Records the end of a session, and returns what is to be written for it.
-    pub(super) fn end(&mut self, session: &PlacedSession) -> RecordChanges {
+    pub(super) fn end(&mut self, session: &SessionIdentity) -> RecordChanges {
         let (key, mut changes) = (key_in(session), RecordChanges::default());
         match session.number {
             Some(number) => {
@@ -108,7 +108,7 @@ impl RecordTable {
     /// Records the settings of a session of this client.
     pub(super) fn set(
         &mut self,
-        session: &PlacedSession,
+        session: &SessionIdentity,
         client: &Principal,
         settings: SessionSettings,
     ) {
@@ -119,13 +119,13 @@ impl RecordTable {
         }
     }
 
-    pub(super) fn is_ended(&self, session: &PlacedSession) -> bool {
+    pub(super) fn is_ended(&self, session: &SessionIdentity) -> bool {
         session.number.is_some_and(|number| self.ended.contains(number))
             || self.records.get(&key_in(session)).is_some_and(|line| line.ended)
     }
 
     /// Returns whether the end of a session is not written yet.
-    pub(super) fn is_end_pending(&self, session: &PlacedSession) -> bool {
+    pub(super) fn is_end_pending(&self, session: &SessionIdentity) -> bool {
         match session.number {
             Some(number) => self.pending.ended.contains(number),
             None => self.is_ended(session) && self.pending.records.contains(&key_in(session)),
@@ -133,7 +133,7 @@ impl RecordTable {
     }
 
     /// Returns the settings of a session; `None` if it has ended.
-    pub(super) fn settings_of(&self, session: &PlacedSession) -> Option<SessionSettings> {
+    pub(super) fn settings_of(&self, session: &SessionIdentity) -> Option<SessionSettings> {
         let is_ended = self.is_ended(session);
         let line = self.records.get(&key_in(session));
         (!is_ended).then(|| line.map(RecordLine::settings).unwrap_or_default())
@@ -143,7 +143,7 @@ impl RecordTable {
     /// its settings.
     pub(super) fn take_over(
         &mut self,
-        session: &PlacedSession,
+        session: &SessionIdentity,
         client: &Principal,
         written: &[u8],
     ) -> Option<SessionSettings> {
@@ -317,7 +317,7 @@ impl RecordTable {
 }
 
 impl RecordLine {
-    fn new(session: &PlacedSession, ended: bool, settings: SessionSettings) -> Self {
+    fn new(session: &SessionIdentity, ended: bool, settings: SessionSettings) -> Self {
         let SessionSettings { log_level, subscriptions } = settings;
         Self {
             session: session.key.clone(),
@@ -380,7 +380,7 @@ fn ended_lines(ended: &EndedSessions) -> impl Iterator<Item = String> {
     })
 }
 
-fn key_in(session: &PlacedSession) -> RecordKey {
+fn key_in(session: &SessionIdentity) -> RecordKey {
     decode(&session.key).expect("it is a hash in hexadecimal digits")
 }
 

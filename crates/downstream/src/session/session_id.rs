@@ -14,7 +14,7 @@ use weir_access::policy::Principal;
 use weir_base::ended_sessions::SessionNumber;
 use weir_base::secrets::sealing::{Instance, Opened, Sealer, SealingKeys};
 use weir_base::text::hex::hex;
-use weir_fleet::PlacedSession;
+use weir_fleet::SessionIdentity;
 
 /// Seals session ids, and opens them.
 #[derive(Debug)]
@@ -51,11 +51,11 @@ pub(crate) struct OpenedId {
 
 impl OpenedId {
     /// Returns the session of this `id` as its fleet places it.
-    pub(crate) fn placed(&self, id: &str, max_age: Duration) -> PlacedSession {
+    pub(crate) fn placed(&self, id: &str, max_age: Duration) -> SessionIdentity {
         let Self { facts, sealed_by } = self;
         let number = facts.place.map(|place| SessionNumber { opened_by: *sealed_by, place });
         let until = facts.begun + max_age;
-        PlacedSession { key: hex(&key_of(id)), number, sealed_by: *sealed_by, until }
+        SessionIdentity { key: hex(&key_of(id)), number, sealed_by: *sealed_by, until }
     }
 }
 

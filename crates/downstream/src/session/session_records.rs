@@ -29,7 +29,7 @@ use crate::session::record_table::{RecordChanges, RecordTable, key_of};
 use weir_access::policy::Principal;
 use weir_base::tasks::sync::Mutex;
 use weir_base::text::hex::hex;
-use weir_fleet::{Fleet, PlacedSession};
+use weir_fleet::{Fleet, SessionIdentity};
 
 /// Records of one installation. Cheap to clone.
 #[derive(Clone)]
@@ -76,7 +76,7 @@ impl SessionRecords {
     /// Returns whether all replicas of the fleet read ids with numbers.
     pub(crate) fn may_number(&self) -> bool {
         match &self.place {
-            RecordPlace::Fleet(fleet, _) => fleet.all_read_numbers(),
+            RecordPlace::Fleet(fleet, _) => fleet.sessions().all_read_numbers(),
             RecordPlace::Memory | RecordPlace::File(_) => true,
         }
     }
@@ -85,7 +85,7 @@ impl SessionRecords {
     /// restart once the future is complete without an error.
     pub(crate) fn end(
         &self,
-        session: &PlacedSession,
+        session: &SessionIdentity,
     ) -> impl Future<Output = Result<(), NotKept>> + use<> {
         let end = self.state.lock().end(session);
         // The store may have its settings.
@@ -98,7 +98,7 @@ impl SessionRecords {
     /// is kept.
     pub(crate) fn end_again(
         &self,
-        session: &PlacedSession,
+        session: &SessionIdentity,
     ) -> Option<impl Future<Output = Result<(), NotKept>> + use<>> {
         let is_pending = self.state.lock().is_end_pending(session);
         is_pending.then(|| self.end(session))
@@ -127,7 +127,7 @@ impl SessionRecords {
     /// Records the settings of a session of this client; [`SessionRecords::run`] writes them.
     pub(crate) fn set(
         &self,
-        session: &PlacedSession,
+        session: &SessionIdentity,
         client: &Principal,
         settings: SessionSettings,
     ) {
@@ -139,12 +139,12 @@ impl SessionRecords {
     /// more. So a client has no more of these than sessions in memory.
     pub(crate) fn drop_unclaimed(&self, id: &str) {
         if let RecordPlace::Fleet(fleet, _) = &self.place {
-            fleet.drop_unclaimed(&hex(&key_of(id)));
+            fleet.sessions().drop_unclaimed(&hex(&key_of(id)));
         }
     }
 
     /// Returns whether a client has ended the session, as far as this process knows.
-    pub(crate) fn is_ended(&self, session: &PlacedSession) -> bool {
+    pub(crate) fn is_ended(&self, session: &SessionIdentity) -> bool {
         self.state.lock().is_ended(session)
     }
 
@@ -152,7 +152,7 @@ impl SessionRecords {
     /// written it. Returns the settings, if it has any.
     pub(crate) fn take_over(
         &self,
-        session: &PlacedSession,
+        session: &SessionIdentity,
         client: &Principal,
         written: &[u8],
     ) -> Option<SessionSettings> {
@@ -161,7 +161,7 @@ impl SessionRecords {
 
     /// Returns the settings of a session; `None` if a client has ended it. Reads first what other
     /// processes have recorded in the file.
-    pub(crate) async fn find(&self, session: &PlacedSession) -> Option<SessionSettings> {
+    pub(crate) async fn find(&self, session: &SessionIdentity) -> Option<SessionSettings> {
         if let RecordPlace::File(path) = &self.place {
             let read = |path: &Path, state: &Mutex<RecordTable>| {
                 record_file::read(path, &mut state.lock()).map(drop)
@@ -225,17 +225,22 @@ impl SessionRecords {
     async fn write_to(&self, fleet: &Fleet, changes: RecordChanges) -> RecordChanges {
         let mut failed = RecordChanges::default();
         for (name, block) in changes.ended.blocks() {
-            if fleet.end_sessions(name, block).await.is_err() {
+            if fleet.sessions().end(name, block).await.is_err() {
                 failed.ended.merge(name, block);
             }
         }
         for key in changes.records {
             let (line, name) = (self.state.lock().line(&key), hex(&key));
             let written = match line {
-                None => fleet.drop_settings(name).await,
-                Some(line) if line.ended => fleet.end_unnumbered(&name, line.expires()).await,
+                None => fleet.sessions().drop_settings(name).await,
+                Some(line) if line.ended => {
+                    fleet.sessions().end_unnumbered(&name, line.expires()).await
+                }
                 Some(line) => {
-                    fleet.put_settings(&name, line.to_json().as_bytes(), line.expires()).await
+                    fleet
+                        .sessions()
+                        .put_settings(&name, line.to_json().as_bytes(), line.expires())
+                        .await
                 }
             };
             if written.is_err() {
@@ -310,10 +315,10 @@ mod tests {
         SessionRecords::new(RecordPlace::File(path.into()))
     }
 
-    fn session(id: &str) -> PlacedSession {
+    fn session(id: &str) -> SessionIdentity {
         let opened_by = *OPENED_BY;
         let place = id.bytes().fold(0, |place, byte| 256 * place + u64::from(byte));
-        PlacedSession {
+        SessionIdentity {
             key: hex(&key_of(id)),
             number: Some(SessionNumber { opened_by, place }),
             sealed_by: opened_by,
@@ -322,13 +327,13 @@ mod tests {
     }
 
     /// A session whose id has no number.
-    fn unnumbered(id: &str) -> PlacedSession {
-        PlacedSession { number: None, ..session(id) }
+    fn unnumbered(id: &str) -> SessionIdentity {
+        SessionIdentity { number: None, ..session(id) }
     }
 
     /// Records of a replica whose store is away.
     fn replica(file: Option<&Path>) -> SessionRecords {
-        let fleet = Fleet::new(SealingKeys::random(), FleetSettings::of_member("a"), None);
+        let fleet = Fleet::new(SealingKeys::random(), FleetSettings::of_replica("a"), None);
         SessionRecords::new(RecordPlace::Fleet(fleet, file.map(Into::into)))
     }
 
@@ -434,7 +439,7 @@ mod tests {
         let torn = &fs::read(&path).expect("there")[..40];
         fs::write(&path, torn).expect("written");
         assert_eq!(open().end(&session("b")).await, Ok(()));
-        let expired = PlacedSession { until: SystemTime::UNIX_EPOCH, ..session("c") };
+        let expired = SessionIdentity { until: SystemTime::UNIX_EPOCH, ..session("c") };
         assert_eq!(open().end(&expired).await, Ok(()));
         let next = open();
         let found = [
@@ -508,7 +513,7 @@ mod tests {
         let mut table = RecordTable::default();
         let at = |number: usize| {
             let until = SystemTime::UNIX_EPOCH + Duration::from_secs(number as u64);
-            PlacedSession { until, ..unnumbered(&number.to_string()) }
+            SessionIdentity { until, ..unnumbered(&number.to_string()) }
         };
         let first = session("first");
         table.end(&first);
@@ -530,7 +535,7 @@ mod tests {
         let mut table = RecordTable::default();
         let bob = Principal::new("bob", "staff");
         let uri = "x".repeat(60_000);
-        let at = |number: u64| PlacedSession {
+        let at = |number: u64| SessionIdentity {
             until: SystemTime::now() + Duration::from_secs(1_000 + number),
             ..session(&number.to_string())
         };

@@ -27,7 +27,7 @@ use weir_access::policy::Principal;
 use weir_base::memory::quota::{PerPrincipal, QuotaPermit};
 use weir_base::secrets::sealing::SealingKeys;
 use weir_base::tasks::sync::Mutex;
-use weir_fleet::{Fleet, PlacedSession};
+use weir_fleet::{Fleet, SessionIdentity};
 use weir_gateway::{ClientContext, ClientIdentity, ClientNotifications, GatewayMetrics};
 use weir_mcp::jsonrpc::Message;
 use weir_record::audit::SessionMark;
@@ -117,7 +117,7 @@ impl Sessions {
     pub(crate) async fn rebuild(
         &self,
         client: &ClientContext,
-        (id, opened, placed): (&str, OpenedId, &PlacedSession),
+        (id, opened, placed): (&str, OpenedId, &SessionIdentity),
         connection: LegacyConnection,
         limit: usize,
     ) -> Result<Option<RebuiltSession>, SessionLimit> {
@@ -364,7 +364,7 @@ impl Sessions {
     /// there: their streams end, and their calls in progress are finished.
     pub(crate) fn give_up_lost(&self, fleet: &Fleet, max_age: Duration) {
         let all = self.all();
-        let lost = all.iter().filter(|session| fleet.has_lost(&session.place(max_age)));
+        let lost = all.iter().filter(|session| fleet.sessions().has_lost(&session.place(max_age)));
         lost.for_each(|session| session.give_up());
     }
 

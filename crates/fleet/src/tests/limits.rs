@@ -15,12 +15,13 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::super::FleetSettings;
-use super::super::limit_reports::LimitReports;
-use super::super::shared_limits::MAX_LATE;
-use super::super::store::{Charge, MEMBER_TTL, SharedAdmission, SharedLimit};
-use super::super::{Condition, Fleet, HEARTBEAT, OnStoreDown};
-use super::simulation::{Contents, Dice, SimulatedStore, StoreLink, answered};
+use super::simulation::{SimulatedStore, StoreLink, answered};
+use crate::shared_limits::MAX_LATE;
+use crate::shared_limits::limit_reports::LimitReports;
+use crate::store::{Charge, HEARTBEAT, RECORD_TTL, SharedAdmission, SharedLimit};
+use crate::testing::dice::Dice;
+use crate::testing::store_model::StoreModel;
+use crate::{Condition, Fleet, FleetSettings, OnStoreDown};
 use weir_base::secrets::sealing::SealingKeys;
 use weir_base::time::rate_limit::RequestRate;
 
@@ -56,11 +57,11 @@ impl World {
         let keys = SealingKeys::random();
         let replicas = (0..3).map(|at| {
             let link = StoreLink::new(&store, seed * 10 + at);
-            let mut settings = FleetSettings::of_member(&format!("r{at}"));
+            let mut settings = FleetSettings::of_replica(&format!("r{at}"));
             settings.on_store_down = handling;
-            let store = Box::new(Arc::clone(&link));
             let keys = keys.of_another_process();
-            (Fleet::with_store(keys, settings, store, answered(), true), link)
+            let store = Arc::clone(&link);
+            (Fleet::with_store(keys, settings, None, store, answered()), link)
         });
         Self { replicas: replicas.collect(), store, stop: CancellationToken::new() }
     }
@@ -85,11 +86,11 @@ impl World {
 
     /// Begins a request on a replica; true if it is admitted.
     async fn begin(&self, at: usize, limits: &[SharedLimit]) -> bool {
-        let (fleet, names) = (&self.replicas[at].0, names(limits));
-        fleet.take_slots(&names, true);
-        let is_admitted = fleet.charge(limits.to_vec()).await == SharedAdmission::Admitted;
+        let (limiter, names) = (self.replicas[at].0.limits(), names(limits));
+        limiter.take_slots(&names, true);
+        let is_admitted = limiter.charge(limits.to_vec()).await == SharedAdmission::Admitted;
         if !is_admitted {
-            fleet.return_slots(&names);
+            limiter.return_slots(&names);
         }
         is_admitted
     }
@@ -113,11 +114,14 @@ impl World {
     /// Number of requests in progress on the replicas, as the store knows it.
     fn known_slots(&self) -> usize {
         let contents = self.store.contents.lock();
-        self.replicas.iter().map(|(fleet, _)| contents.buckets.slots("slots", fleet)).sum()
+        self.replicas
+            .iter()
+            .map(|(fleet, _)| contents.buckets.slots("slots", fleet.instance()))
+            .sum()
     }
 
     /// Replaces what the store has, and ends all connections.
-    fn replace(&self, contents: Contents) {
+    fn replace(&self, contents: StoreModel) {
         *self.store.contents.lock() = contents;
         self.store.generation.fetch_add(1, Ordering::Relaxed);
     }
@@ -134,10 +138,10 @@ impl World {
 async fn an_earlier_count_of_requests_in_progress_never_replaces_a_later_one() {
     // A call ends and another one begins at once; their messages arrive in any order.
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-        let (mut reports, mut contents) = (LimitReports::default(), Contents::default());
+        let (mut reports, mut contents) = (LimitReports::default(), StoreModel::default());
         let (limits, now) = ([slots(9)], Instant::now());
         let charge = |reports: &LimitReports| Charge {
-            member: "a".to_owned(),
+            replica: "a".to_owned(),
             share: 1,
             age: Duration::ZERO,
             restores: false,
@@ -205,19 +209,19 @@ async fn requests_in_progress_are_reported_as_soon_as_replica_and_store_are_back
             match what {
                 "away" => {
                     world.store.is_down.store(true, Ordering::Relaxed);
-                    sleep(MEMBER_TTL + HEARTBEAT * 2).await;
+                    sleep(RECORD_TTL + HEARTBEAT * 2).await;
                     world.store.is_down.store(false, Ordering::Relaxed);
                 }
-                "empty" => world.replace(Contents::default()),
+                "empty" => world.replace(StoreModel::default()),
                 "cut" => {
                     link.is_cut.store(true, Ordering::Relaxed);
-                    sleep(MEMBER_TTL + HEARTBEAT * 2).await;
+                    sleep(RECORD_TTL + HEARTBEAT * 2).await;
                     // It may have ended, and its requests with it.
                     assert!(world.begin(2, &limit).await);
-                    world.replicas[2].0.return_slots(&names(&limit));
+                    world.replicas[2].0.limits().return_slots(&names(&limit));
                     link.is_cut.store(false, Ordering::Relaxed);
                 }
-                _ => world.store.contents.lock().buckets.forget("slots", fleet),
+                _ => world.store.contents.lock().buckets.forget("slots", fleet.instance()),
             }
             // In the first moment a store that is empty knows of no requests of others.
             let pause = if what == "away" { 10 } else { 2_500 };
@@ -247,7 +251,7 @@ async fn a_store_that_has_lost_the_last_charges_gets_them_again() {
             assert_eq!(world.begin_on_all(2, &limit).await, 6);
             let earlier = world.store.contents.lock().clone();
             assert_eq!(world.begin_on_all(30, &limit).await, 24);
-            world.replace(if is_empty { Contents::default() } else { earlier });
+            world.replace(if is_empty { StoreModel::default() } else { earlier });
             for _ in 0..20 {
                 let more = world.begin_on_all(5, &limit).await;
                 assert_eq!(more, 0, "{handling:?}, {is_empty}");
@@ -297,7 +301,7 @@ async fn requests_that_have_ended_count_no_more_in_a_store_with_older_contents()
         let limit = [slots(1)];
         assert!(world.begin(0, &limit).await);
         let earlier = world.store.contents.lock().clone();
-        world.replicas[0].0.return_slots(&names(&limit));
+        world.replicas[0].0.limits().return_slots(&names(&limit));
         sleep(HEARTBEAT * 3).await;
         assert_eq!(world.known_slots(), 0);
         world.replace(earlier);
@@ -357,7 +361,7 @@ async fn make_requests(world: &World, at: usize, limits: &[SharedLimit], truth: 
             truth.most.set(truth.most.get().max(truth.in_progress.get()));
             sleep(Duration::from_millis(truth.below(100))).await;
             truth.in_progress.set(truth.in_progress.get() - 1);
-            world.replicas[at].0.return_slots(&names(limits));
+            world.replicas[at].0.limits().return_slots(&names(limits));
         }
     }
 }

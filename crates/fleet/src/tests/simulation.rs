@@ -20,19 +20,18 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::super::hop::probes::Probe;
-use super::super::limit_reports::REMEMBERED;
-use super::super::records::{Claim, Records};
-use super::super::shared_limits::SETTLING;
-use super::super::store::{
-    BucketReport, Charge, ChargeReply, ClaimReply, ClaimRequest, Heartbeat, KeyUsage, LeaseReply,
-    LeaseRequest, MAX_GAP, MAX_PAGE, MEMBER_TTL, Roster, SharedAdmission, SharedLimit, Store,
-    StoreAbout, StoreError, StoredEntry, TablePage, TableRequest,
+use crate::membership::STEADY;
+use crate::records::{Claim, Records};
+use crate::replica_client::probes::Probe;
+use crate::shared_limits::limit_reports::REMEMBERED;
+use crate::store::{
+    Beat, BucketReport, Charge, ChargeReply, ClaimReply, ClaimRequest, ClaimStore, HEARTBEAT,
+    LeaseReply, LeaseRequest, LeaseStore, LimitStore, MAX_GAP, RECORD_TTL, ReplicaStore, Roster,
+    SETTLING, SharedAdmission, SharedLimit, StoreError, StoredEntry,
 };
-use super::super::table_reading::{MODULUS, weight};
-use super::super::view::STEADY;
-use super::super::{Condition, Fleet, FleetSettings, HEARTBEAT, Place, PlacedSession, Whereabouts};
-use super::bucket_contents::BucketContents;
+use crate::testing::dice::Dice;
+use crate::testing::store_model::StoreModel;
+use crate::{Condition, Fleet, FleetSettings, SessionIdentity, SessionOwner, Whereabouts};
 use weir_base::ended_sessions::{BlockName, EndedBlock, EndedSessions, SessionNumber};
 use weir_base::secrets::sealing::{Instance, SealingKeys};
 use weir_base::tasks::sync::Mutex;
@@ -44,141 +43,10 @@ pub(crate) fn answered() -> Probe {
 
 // === The store ===
 
-/// Contents of the store. Its operations decide as the scripts of the real one do.
-#[derive(Clone, Default)]
-pub(super) struct Contents {
-    members: BTreeMap<String, (String, Instant)>,
-    claims: Table,
-    ended: Table,
-    /// Time since when it is steady, and of the last record.
-    steady: Option<(Instant, Instant)>,
-    /// Time of the first record.
-    began: Option<Instant>,
-    pub(super) buckets: BucketContents,
-}
-
-#[derive(Clone, Default)]
-struct Table {
-    entries: BTreeMap<String, TableEntry>,
-    last: u64,
-    /// True if a replica that knows no sums has changed the table.
-    has_no_sum: bool,
-}
-
-#[derive(Clone)]
-struct TableEntry {
-    number: u64,
-    text: String,
-    made: Instant,
-}
-
-impl Table {
-    fn put(&mut self, name: &str, text: &str) -> u64 {
-        self.last += 1;
-        let (number, text, made) = (self.last, text.to_owned(), Instant::now());
-        self.entries.insert(name.to_owned(), TableEntry { number, text, made });
-        number
-    }
-
-    fn page(&mut self, request: TableRequest) -> TablePage {
-        let (count, last) = (self.entries.len(), self.last);
-        let missing = request.missing_sum.filter(|it| (it.last, it.count) == (last, count));
-        let weights = self.entries.iter().map(|(name, entry)| weight(name, &entry.text));
-        let sum = weights.fold(0, |sum, weight| (sum + weight) % MODULUS);
-        self.has_no_sum &= missing.is_none_or(|it| it.sum != sum);
-        let entries = self.entries.iter().filter(|(_, entry)| entry.number > request.after);
-        let mut entries: Vec<_> = entries
-            .map(|(name, TableEntry { number, text, .. })| StoredEntry {
-                number: *number,
-                name: name.clone(),
-                text: text.clone(),
-            })
-            .collect();
-        entries.sort_by_key(|entry| entry.number);
-        entries.truncate(MAX_PAGE);
-        let sum = (!self.has_no_sum).then_some(sum);
-        TablePage { after: request.after, entries, count, last, sum }
-    }
-}
-
-impl Contents {
-    fn heartbeat(&mut self, beat: Heartbeat, is_other: bool) -> Roster {
-        let now = Instant::now();
-        self.members.retain(|_, (_, until)| *until > now);
-        let steady = self.steady.filter(|(_, last)| now - *last <= MAX_GAP);
-        let since = steady.map_or(now, |(since, _)| since);
-        if let Some((name, record)) = beat.member {
-            self.members.insert(name, (record, now + MEMBER_TTL));
-            self.steady = Some((since, now));
-            self.began.get_or_insert(now);
-        }
-        let members = self.members.iter().map(|(name, (text, _))| (name.clone(), text.clone()));
-        let known = self.began.map(|began| now - began).unwrap_or_default();
-        Roster {
-            is_other,
-            steady: now - since,
-            members: members.collect(),
-            claims: self.claims.page(beat.claims),
-            ended: self.ended.page(beat.ended),
-            key_use: KeyUsage { known, ..KeyUsage::default() },
-        }
-    }
-
-    fn charge(&mut self, charge: &Charge) -> ChargeReply {
-        let now = Instant::now();
-        let is_young = self.steady.is_none_or(|(since, _)| now - since < SETTLING);
-        let is_lost = self.began.is_none_or(|began| now - began < charge.age);
-        let lives = |member: &str| {
-            is_young || self.members.get(member).is_some_and(|(_, until)| *until > now)
-        };
-        self.buckets.charge(charge, is_lost, lives)
-    }
-
-    fn claim(&mut self, request: ClaimRequest) -> ClaimReply {
-        if let Some((name, TableEntry { number, text, .. })) = self.end_of(request.number) {
-            let ended = Some(StoredEntry { number: *number, name, text: text.clone() });
-            return ClaimReply { ended, ..ClaimReply::default() };
-        }
-        let current = self.claims.entries.get(&request.session);
-        let text = current.map(|claim| claim.text.clone()).unwrap_or_default();
-        if request.expected.is_some_and(|expected| expected != text) {
-            let number = current.map_or(0, |claim| claim.number);
-            return ClaimReply { number, text, ..ClaimReply::default() };
-        }
-        let (number, text) = (self.claims.put(&request.session, &request.text), request.text);
-        ClaimReply { is_replaced: true, number, text, ..ClaimReply::default() }
-    }
-
-    /// Block with the end of the session of this number, if that has ended.
-    fn end_of(&self, number: Option<SessionNumber>) -> Option<(String, &TableEntry)> {
-        let number = number?;
-        let name = number.block().to_string();
-        let entry = self.ended.entries.get(&name)?;
-        let mut ended = EndedSessions::default();
-        ended.merge(number.block(), &EndedBlock::parse(&entry.text).expect("a block"));
-        ended.contains(number).then_some((name, entry))
-    }
-
-    fn end_sessions(&mut self, name: String, block: EndedBlock) -> StoredEntry {
-        let key = BlockName::parse(&name).expect("a name");
-        let known = self.ended.entries.get(&name).map(|it| (it.number, it.text.clone()));
-        let mut all = EndedSessions::default();
-        let parsed = known.as_ref().map(|(_, text)| EndedBlock::parse(text).expect("a block"));
-        for block in parsed.into_iter().chain([block]) {
-            all.merge(key, &block);
-        }
-        let text = all.get(key).expect("there").to_string();
-        match known.filter(|(_, known)| *known == text) {
-            Some((number, text)) => StoredEntry { number, name, text },
-            None => StoredEntry { number: self.ended.put(&name, &text), name, text },
-        }
-    }
-}
-
 /// Store of all replicas, with the faults of all its connections.
 #[derive(Default)]
 pub(super) struct SimulatedStore {
-    pub(super) contents: Mutex<Contents>,
+    pub(super) contents: Mutex<StoreModel>,
     pub(super) is_down: AtomicBool,
     is_full: AtomicBool,
     /// Counts the events after which all connections are closed.
@@ -238,7 +106,7 @@ impl StoreLink {
     async fn call<T>(
         self: Arc<Self>,
         wait: Option<Duration>,
-        execute: impl FnOnce(&mut Contents) -> T,
+        execute: impl FnOnce(&mut StoreModel) -> T,
     ) -> Result<T, StoreError> {
         let Some((connection, generation)) = *self.connection.lock() else {
             return self.fail(StoreError::Away);
@@ -299,8 +167,8 @@ impl StoreLink {
     }
 }
 
-impl Store for Arc<StoreLink> {
-    fn heartbeat(&self, beat: Heartbeat) -> BoxFuture<'_, Result<Roster, StoreError>> {
+impl ReplicaStore for Arc<StoreLink> {
+    fn heartbeat(&self, beat: Beat) -> BoxFuture<'_, Result<Roster, StoreError>> {
         async move {
             let is_new = self.connection.lock().is_none();
             if is_new && self.is_away() {
@@ -321,7 +189,7 @@ impl Store for Arc<StoreLink> {
             }
             let generation = self.store.generation.load(Ordering::Relaxed);
             let is_other = generation != self.generation.load(Ordering::Relaxed);
-            let beat = |contents: &mut Contents| contents.heartbeat(beat, is_other);
+            let beat = |contents: &mut StoreModel| contents.heartbeat(beat, is_other);
             let roster = Arc::clone(self).call(Some(BEAT_WAIT), beat).await?;
             self.generation.store(generation, Ordering::Relaxed);
             Ok(roster)
@@ -329,11 +197,13 @@ impl Store for Arc<StoreLink> {
         .boxed()
     }
 
-    fn leave(&self, member: String) -> BoxFuture<'_, Result<(), StoreError>> {
-        let leave = move |contents: &mut Contents| drop(contents.members.remove(&member));
+    fn leave(&self, replica: String) -> BoxFuture<'_, Result<(), StoreError>> {
+        let leave = move |contents: &mut StoreModel| contents.leave(&replica);
         Arc::clone(self).call(Some(WAIT), leave).boxed()
     }
+}
 
+impl ClaimStore for Arc<StoreLink> {
     fn claim(&self, claim: ClaimRequest) -> BoxFuture<'_, Result<ClaimReply, StoreError>> {
         async move {
             if self.store.is_full.load(Ordering::Relaxed) {
@@ -353,7 +223,7 @@ impl Store for Arc<StoreLink> {
             if self.store.is_full.load(Ordering::Relaxed) {
                 return Err(StoreError::Full);
             }
-            let end = |contents: &mut Contents| Some(contents.end_sessions(name, block));
+            let end = |contents: &mut StoreModel| Some(contents.end_sessions(name, block));
             Arc::clone(self).call(Some(WAIT), end).await
         }
         .boxed()
@@ -371,7 +241,9 @@ impl Store for Arc<StoreLink> {
     fn drop_settings(&self, _session: String) -> BoxFuture<'_, Result<(), StoreError>> {
         Arc::clone(self).call(Some(WAIT), |_| ()).boxed()
     }
+}
 
+impl LimitStore for Arc<StoreLink> {
     fn charge(&self, charge: Charge) -> BoxFuture<'static, Result<ChargeReply, StoreError>> {
         if self.store.is_full.load(Ordering::Relaxed) {
             return async { Err(StoreError::Full) }.boxed();
@@ -381,52 +253,22 @@ impl Store for Arc<StoreLink> {
 
     fn report(
         &self,
-        member: String,
+        replica: String,
         reports: Vec<BucketReport>,
     ) -> BoxFuture<'_, Result<(), StoreError>> {
         if self.store.is_full.load(Ordering::Relaxed) {
             return async { Err(StoreError::Full) }.boxed();
         }
-        let report = move |contents: &mut Contents| contents.buckets.report(&member, &reports);
+        let report = move |contents: &mut StoreModel| contents.buckets.report(&replica, &reports);
         Arc::clone(self).call(Some(REPORT_WAIT), report).boxed()
-    }
-
-    fn lease(&self, _request: LeaseRequest) -> BoxFuture<'_, Result<LeaseReply, StoreError>> {
-        Arc::clone(self).call(Some(WAIT), |_| LeaseReply::Taken).boxed()
-    }
-
-    fn about(&self) -> BoxFuture<'_, Result<StoreAbout, StoreError>> {
-        Arc::clone(self).call(Some(WAIT), |_| StoreAbout::default()).boxed()
     }
 }
 
-/// Seeded random numbers (SplitMix64).
-pub(crate) struct Dice(u64);
-
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
-    }
-
-    pub(crate) fn percent(&mut self, share: u64) -> bool {
-        self.below(100) < share
-    }
-
-    pub(super) fn pick<T: Clone>(&mut self, all: &[T]) -> Option<T> {
-        let at = self.below(all.len() as u64);
-        all.get(usize::try_from(at).unwrap_or_default()).cloned()
+impl LeaseStore for Arc<StoreLink> {
+    fn lease(&self, request: LeaseRequest) -> BoxFuture<'_, Result<LeaseReply, StoreError>> {
+        let process = self.store.generation.load(Ordering::Relaxed);
+        let lease = move |contents: &mut StoreModel| contents.lease(request, process);
+        Arc::clone(self).call(Some(WAIT), lease).boxed()
     }
 }
 
@@ -458,9 +300,9 @@ struct SimulatedReplica {
     fleet: Arc<Fleet>,
     link: Arc<StoreLink>,
     /// Sessions in its memory, without those that it has given up.
-    memory: Mutex<BTreeMap<String, PlacedSession>>,
+    memory: Mutex<BTreeMap<String, SessionIdentity>>,
     /// Sessions whose end it has not written into the store yet.
-    unwritten: Mutex<Vec<PlacedSession>>,
+    unwritten: Mutex<Vec<SessionIdentity>>,
     /// Number of limited requests in progress on it.
     in_progress: AtomicU64,
     stop: CancellationToken,
@@ -471,7 +313,7 @@ impl SimulatedReplica {
     async fn run(self: Arc<Self>) {
         let moved = || {
             let mut memory = self.memory.lock();
-            memory.retain(|_, session| !self.fleet.has_lost(session));
+            memory.retain(|_, session| !self.fleet.sessions().has_lost(session));
         };
         let write_ends = async {
             loop {
@@ -479,10 +321,12 @@ impl SimulatedReplica {
                 let unwritten = self.unwritten.lock().clone();
                 for session in unwritten {
                     let written = match session.number {
-                        None => self.fleet.end_unnumbered(&session.key, session.until).await,
+                        None => {
+                            self.fleet.sessions().end_unnumbered(&session.key, session.until).await
+                        }
                         Some(number) => {
                             let (name, block) = number.ended(session.until);
-                            self.fleet.end_sessions(name, &block).await
+                            self.fleet.sessions().end(name, &block).await
                         }
                     };
                     if written.is_ok() {
@@ -517,12 +361,12 @@ struct Simulation {
     started: usize,
     /// Processes of all replicas that were ever started.
     processes: Vec<Instance>,
-    sessions: Vec<PlacedSession>,
+    sessions: Vec<SessionIdentity>,
     /// Sessions with numbers that have ended, as long as the store or a replica knows it.
-    ended: Vec<PlacedSession>,
+    ended: Vec<SessionIdentity>,
     network: Arc<Mutex<Network>>,
     /// Earlier contents of the store, and their time.
-    earlier: Vec<(Instant, Contents)>,
+    earlier: Vec<(Instant, StoreModel)>,
     /// True if the store has gone back further than replicas remember requests that have ended.
     went_far_back: bool,
     /// Time of the last lie of the store, or of its last failure.
@@ -562,7 +406,7 @@ impl Simulation {
         let link = StoreLink::new(&self.store, self.dice.next());
         let name = format!("r{}", self.started);
         self.started += 1;
-        let settings = FleetSettings::of_member(&name);
+        let settings = FleetSettings::of_replica(&name);
         let keys = self.keys.of_another_process();
         let (network, from) = (Arc::clone(&self.network), name.clone());
         let probe: Probe = Box::new(move |_, to| {
@@ -576,7 +420,7 @@ impl Simulation {
         self.network.lock().running.insert(name.clone());
         self.processes.push(keys.instance());
         let replica = Arc::new(SimulatedReplica {
-            fleet: Fleet::with_store(keys, settings, Box::new(Arc::clone(&link)), probe, true),
+            fleet: Fleet::with_store(keys, settings, None, Arc::clone(&link), probe),
             started: Instant::now(),
             link,
             memory: Mutex::default(),
@@ -602,7 +446,7 @@ impl Simulation {
         };
         let (opened_by, place) = (replica.fleet.instance(), self.sessions.len() as u64);
         let has_number = self.dice.percent(80);
-        let session = PlacedSession {
+        let session = SessionIdentity {
             key: format!("s{}", self.sessions.len()),
             number: has_number.then_some(SessionNumber { opened_by, place }),
             sealed_by: opened_by,
@@ -641,7 +485,7 @@ impl Simulation {
         let Some(living) = living.filter(|_| matches!(found, Whereabouts::Ended)) else { return };
         // A replica that does not reach the store for long counts as one that has ended.
         let clean = (*living.link.faulty.lock()).max(living.started).max(self.lied);
-        let is_known = clean.elapsed() > STEADY + MEMBER_TTL;
+        let is_known = clean.elapsed() > STEADY + RECORD_TTL;
         assert!(!is_known, "{sought} has not ended\n{}", self.history);
     }
 
@@ -649,7 +493,7 @@ impl Simulation {
     async fn request(
         &mut self,
         replica: &Arc<SimulatedReplica>,
-        session: &PlacedSession,
+        session: &SessionIdentity,
     ) -> Served {
         let served = self.serve(replica, session, false).await;
         let served = served.unwrap_or(Served::Refused);
@@ -657,11 +501,11 @@ impl Simulation {
         served
     }
 
-    /// Serves a request as the endpoint of a replica does; `None` if it was sent on wrongly.
+    /// Serves a request as the endpoint of a replica does; `None` if it was forwarded wrongly.
     fn serve<'a>(
         &'a mut self,
         replica: &'a Arc<SimulatedReplica>,
-        session: &'a PlacedSession,
+        session: &'a SessionIdentity,
         is_forwarded: bool,
     ) -> LocalBoxFuture<'a, Option<Served>> {
         let serve = async move {
@@ -673,18 +517,18 @@ impl Simulation {
                 return Some(self.execute(replica, session));
             }
             for _ in 0..3 {
-                match replica.fleet.place(session, || true).await {
-                    Place::Here(_) => {
+                match replica.fleet.sessions().find(session, || true).await {
+                    SessionOwner::ThisReplica(_) => {
                         let (key, session) = (session.key.clone(), session.clone());
                         replica.memory.lock().insert(key, session.clone());
                         return Some(self.execute(replica, &session));
                     }
-                    Place::Ended => return Some(Served::Ended),
-                    Place::Undecided => return Some(Served::Refused),
-                    Place::Member(_) if is_forwarded => return None,
-                    Place::Member(member) => {
+                    SessionOwner::Ended => return Some(Served::Ended),
+                    SessionOwner::Undecided => return Some(Served::Refused),
+                    SessionOwner::Other(_) if is_forwarded => return None,
+                    SessionOwner::Other(other) => {
                         let to = self.replicas.iter().map(|(it, _)| Arc::clone(it));
-                        let to = to.into_iter().find(|it| it.fleet.instance() == member.instance);
+                        let to = to.into_iter().find(|it| it.fleet.instance() == other.instance);
                         let reaches = |to: &str| self.network.lock().reaches(&replica.name, to);
                         match to.filter(|to| reaches(&to.name)) {
                             Some(to) => {
@@ -695,10 +539,8 @@ impl Simulation {
                             }
                             None => {
                                 replica.fleet.refresh().await;
-                                replica
-                                    .fleet
-                                    .view()
-                                    .set_unreachable(member.instance, Instant::now());
+                                let membership = &mut replica.fleet.shared.state().membership;
+                                membership.set_unreachable(other.instance, Instant::now());
                             }
                         }
                     }
@@ -710,12 +552,12 @@ impl Simulation {
     }
 
     /// Executes a request, after a look at who has the session in truth.
-    fn execute(&mut self, replica: &SimulatedReplica, session: &PlacedSession) -> Served {
+    fn execute(&mut self, replica: &SimulatedReplica, session: &SessionIdentity) -> Served {
         let clean = *replica.link.faulty.lock();
         let clean = clean.max(self.lied);
         // A store that is full decides nothing.
         let is_full = self.store.is_full.load(Ordering::Relaxed);
-        if !is_full && clean.elapsed() > STEADY + MEMBER_TTL {
+        if !is_full && clean.elapsed() > STEADY + RECORD_TTL {
             let contents = self.store.contents.lock();
             let entry = contents.claims.entries.get(&session.key);
             let claim = entry.and_then(|it| self.records.open_claim(&session.key, &it.text));
@@ -805,7 +647,7 @@ impl Simulation {
             number.is_some_and(|number| stored.contains(number))
                 || replicas.iter().any(|(replica, _)| {
                     let mut unwritten = replica.unwritten.lock().clone().into_iter();
-                    replica.fleet.view().is_ended(number)
+                    replica.fleet.shared.state().claims.is_ended(number)
                         || unwritten.any(|it| it.key == session.key)
                 })
         });
@@ -821,11 +663,11 @@ impl Simulation {
         let before = in_progress();
         let limit = SharedLimit { bucket: "b".to_owned(), rate: None, most: Some(MOST) };
         let names = [limit.bucket.clone()];
-        replica.fleet.take_slots(&names, true);
-        let admission = replica.fleet.charge(vec![limit]).await;
+        replica.fleet.limits().take_slots(&names, true);
+        let admission = replica.fleet.limits().charge(vec![limit]).await;
         self.note(format!("{} begins a request, {before} run: {admission:?}", replica.name));
         if admission != SharedAdmission::Admitted {
-            replica.fleet.return_slots(&names);
+            replica.fleet.limits().return_slots(&names);
             return;
         }
         replica.in_progress.fetch_add(1, Ordering::Relaxed);
@@ -834,7 +676,7 @@ impl Simulation {
         let clean = self.replicas.iter().map(|(it, _)| *it.link.faulty.lock());
         let clean = clean.fold(self.lied, Instant::max);
         let is_full = self.store.is_full.load(Ordering::Relaxed);
-        let is_clean = !is_full && clean.elapsed() > MEMBER_TTL + SETTLING;
+        let is_clean = !is_full && clean.elapsed() > RECORD_TTL + SETTLING;
         assert!(!is_clean || before < MOST as u64, "too many run\n{}", self.history);
     }
 
@@ -842,7 +684,7 @@ impl Simulation {
         let Some(replica) = self.pick_replica() else { return };
         if replica.in_progress.load(Ordering::Relaxed) > 0 {
             replica.in_progress.fetch_sub(1, Ordering::Relaxed);
-            replica.fleet.return_slots(&["b".to_owned()]);
+            replica.fleet.limits().return_slots(&["b".to_owned()]);
             self.note(format!("{} ends a request", replica.name));
         }
     }
@@ -878,7 +720,7 @@ impl Simulation {
             0 => drop(self.store.is_down.fetch_xor(true, Ordering::Relaxed)),
             1 => drop(self.store.is_full.fetch_xor(true, Ordering::Relaxed)),
             2 => {
-                *self.store.contents.lock() = Contents::default();
+                *self.store.contents.lock() = StoreModel::default();
                 close(&self.store);
             }
             3 => self.earlier.push((Instant::now(), self.store.contents.lock().clone())),
@@ -915,7 +757,7 @@ impl Simulation {
             self.start_replica();
         }
         // The records of those that were killed expire, and the store has to be steady.
-        sleep(STEADY + MEMBER_TTL + AGREED).await;
+        sleep(STEADY + RECORD_TTL + AGREED).await;
     }
 
     /// Checks that all replicas agree on each session.
@@ -950,11 +792,12 @@ impl Simulation {
         }
         for replica in &all {
             {
-                let view = replica.fleet.view();
-                assert_eq!(view.members().len(), all.len(), "{}\n{}", replica.name, self.history);
-                assert_eq!(view.unclaimed_count(), 0, "{}\n{}", replica.name, self.history);
+                let state = replica.fleet.shared.state();
+                let count = state.membership.replicas().len();
+                assert_eq!(count, all.len(), "{}\n{}", replica.name, self.history);
+                assert_eq!(state.claims.unclaimed_count(), 0, "{}\n{}", replica.name, self.history);
             }
-            let known = self.store.contents.lock().buckets.slots("b", &replica.fleet);
+            let known = self.store.contents.lock().buckets.slots("b", replica.fleet.instance());
             let count = replica.in_progress.load(Ordering::Relaxed);
             let count = usize::try_from(count).expect("few");
             let is_known = known == count || self.went_far_back && known > count;
@@ -963,7 +806,7 @@ impl Simulation {
                 let found = replica.fleet.find(*process).await;
                 let lives = all.iter().any(|it| it.fleet.instance() == *process);
                 let is_right = match found {
-                    Whereabouts::Itself | Whereabouts::Member(_) => lives,
+                    Whereabouts::ThisReplica | Whereabouts::Other(_) => lives,
                     Whereabouts::Ended => !lives,
                     Whereabouts::Unreachable => false,
                 };
@@ -998,7 +841,7 @@ async fn live(seed: u64) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replica_that_has_many_sessions_to_claim_stays_a_member() {
+async fn a_replica_that_has_many_sessions_to_claim_stays_in_the_fleet() {
     let local = tokio::task::LocalSet::new();
     local.run_until(claim_many()).await;
 }
@@ -1011,10 +854,10 @@ async fn claim_many() {
     let sealed_by = SealingKeys::random().instance();
     for number in 0..1_000 {
         let key = format!("s{number}");
-        let session = PlacedSession { key, number: None, sealed_by, until };
-        assert!(fleet.view().take_unclaimed(&session));
+        let session = SessionIdentity { key, number: None, sealed_by, until };
+        assert!(fleet.shared.state().claims.take_unclaimed(&session));
     }
-    let left = || fleet.view().unclaimed_count();
+    let left = || fleet.shared.state().claims.unclaimed_count();
     sleep(STEADY + HEARTBEAT * 2).await;
     assert!((1..1_000).contains(&left()), "{} are left: the store takes 20 ms for each", left());
     while left() > 0 {
@@ -1042,7 +885,7 @@ async fn swap_claims(is_killed: bool) {
     let sealed_by = SealingKeys::random().instance();
     let until = SystemTime::now() + Duration::from_secs(3_600);
     for at in 0..2 {
-        let session = PlacedSession { key: format!("s{at}"), number: None, sealed_by, until };
+        let session = SessionIdentity { key: format!("s{at}"), number: None, sealed_by, until };
         let replica = Arc::clone(&world.replicas[at].0);
         assert_eq!(world.request(&replica, &session).await, Served::By(replica.name.clone()));
         world.sessions.push(session);
@@ -1078,15 +921,15 @@ async fn wait_once() {
     let mut world = Simulation::new(1);
     world.start_replica();
     let replica = Arc::clone(&world.replicas[0].0);
-    let (fleet, timeout) = (&replica.fleet, replica.fleet.settings.store.timeout);
+    let (fleet, timeout) = (&replica.fleet, replica.fleet.shared.settings.store.timeout);
     for turn in 0..200 {
         replica.link.is_cut.store(false, Ordering::Relaxed);
         sleep(Duration::from_secs(3)).await;
-        assert!(fleet.is_store_up());
+        assert!(fleet.shared.state().membership.is_store_up(Instant::now()));
         // At any time of a heartbeat, and between two.
         sleep(Duration::from_millis(turn * 7)).await;
         replica.link.is_cut.store(true, Ordering::Relaxed);
-        let session = PlacedSession {
+        let session = SessionIdentity {
             key: format!("s{turn}"),
             number: None,
             sealed_by: SealingKeys::random().instance(),
@@ -1096,9 +939,9 @@ async fn wait_once() {
         // As a replica that stops, and after a refusal by the one that seemed to have a session.
         fleet.refresh().await;
         fleet.refresh().await;
-        fleet.place(&session, || true).await;
+        fleet.sessions().find(&session, || true).await;
         assert!(begin.elapsed() <= timeout, "{turn}: {:?}", begin.elapsed());
-        fleet.view().drop_unclaimed(&session.key);
+        fleet.sessions().drop_unclaimed(&session.key);
     }
 }
 

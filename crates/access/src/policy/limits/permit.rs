@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::table::Bucket;
 use super::{Counting, Limits};
-use weir_fleet::Fleet;
+use weir_fleet::SharedLimits;
 
 /// Concurrency slots of a request in progress; none if no limit applies. They return when this is
 /// dropped.
@@ -21,7 +21,7 @@ pub struct Permit {
 /// Buckets that count a request for all replicas of a fleet.
 #[derive(Debug)]
 struct SharedSlots {
-    fleet: Arc<Fleet>,
+    fleet: Arc<SharedLimits>,
     names: Vec<String>,
 }
 

@@ -1,7 +1,7 @@
 //! Limits that all replicas of a fleet count together.
 
 use super::{Counted, Counting, LimitRequest, Limits, Permit, RateLimited};
-use weir_fleet::{Fleet, SharedAdmission, SharedLimit};
+use weir_fleet::{SharedAdmission, SharedLimit, SharedLimits};
 
 impl Limits {
     /// Admits a request for all replicas together. Its buckets in this process are charged, too:
@@ -9,7 +9,7 @@ impl Limits {
     /// which a flood would fill.
     pub(super) async fn acquire_in_fleet(
         &self,
-        fleet: &Fleet,
+        fleet: &SharedLimits,
         charge: &LimitRequest<'_>,
     ) -> Result<Permit, RateLimited> {
         let applicable = self.applicable(charge, self.now());

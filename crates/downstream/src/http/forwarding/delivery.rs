@@ -112,8 +112,8 @@ async fn deliver_elsewhere(
     let asker = asker_of(message);
     let replicas = match asker {
         Some(asker) => match fleet.find(asker).await {
-            Whereabouts::Itself | Whereabouts::Ended => return Ok(false),
-            Whereabouts::Member(asker) => vec![asker],
+            Whereabouts::ThisReplica | Whereabouts::Ended => return Ok(false),
+            Whereabouts::Other(asker) => vec![asker],
             Whereabouts::Unreachable => return Err(out_of_reach()),
         },
         None => fleet.others().ok_or_else(out_of_reach)?,
@@ -123,7 +123,7 @@ async fn deliver_elsewhere(
     let _permit = permit.ok_or_else(|| results::too_busy(RETRY))?;
     let send = async |replica: &Replica| {
         let copy = copy_for(request, fleet, text.clone(), ForwardPurpose::Deliver);
-        fleet.send_message(replica, copy, PATIENCE).await
+        fleet.client().send_message(replica, copy, PATIENCE).await
     };
     let mut sending: FuturesUnordered<_> = replicas.iter().map(|replica| send(replica)).collect();
     let mut refused = None;
@@ -190,7 +190,7 @@ async fn ask_others(request: &HttpRequest, fleet: &Fleet) -> bool {
     let replicas = fleet.others().unwrap_or_default();
     let ask = async |replica: &Replica| {
         let copy = copy_for(request, fleet, Bytes::new(), ForwardPurpose::Ask);
-        fleet.send_message(replica, copy, PATIENCE).await
+        fleet.client().send_message(replica, copy, PATIENCE).await
             == MessageReply::Status(StatusCode::NO_CONTENT)
     };
     let asking: FuturesUnordered<_> = replicas.iter().map(|replica| ask(replica)).collect();

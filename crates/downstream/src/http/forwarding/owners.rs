@@ -32,7 +32,7 @@ pub(crate) async fn forward(
     let state = params.get_string("requestState").filter(|_| is_call);
     if let Some((instance, _)) = state.as_deref().and_then(Instance::split_named)
         // A server that handles the rounds itself may name its states in the same way.
-        && (fleet.has_member(instance)
+        && (fleet.has_replica(instance)
             || !ResolvedItem::passes_states_on(client, Revision::NEWEST, method, params).await)
     {
         let what = "the call of this `requestState`";
@@ -41,7 +41,7 @@ pub(crate) async fn forward(
     let upstream =
         ResolvedItem::upstream_with_own_connection(client, Revision::NEWEST, method, params).await;
     let Some(upstream) = upstream else { return Ok(None) };
-    let find_owner = || fleet.place_of_connection(&client.principal().name, upstream.as_str());
+    let find_owner = || fleet.owner_of_connection(&client.principal().name, upstream.as_str());
     let (mut owner, mut tries) = (find_owner(), 0);
     while let Some(instance) = owner {
         let what = "the connection of this client to the server";

@@ -20,7 +20,7 @@ use crate::http::request::HttpRequest;
 use crate::http::response_body::{self, HttpResponse};
 use crate::response::{ClientResponse, finish_event, results};
 use weir_base::text::sse::write_message;
-use weir_fleet::{HopBody, Replica};
+use weir_fleet::{Replica, ReplicaBody};
 use weir_mcp::call::{ItemRequest, PayloadBroken};
 use weir_mcp::jsonrpc::{self, Id, Message};
 use weir_mcp::revision::Revision;
@@ -88,8 +88,8 @@ fn refused(id: Option<&Id>) -> ClientResponse {
 }
 
 /// Body of a response of another replica.
-struct ReplicaBody<P> {
-    body: HopBody,
+struct PassedThroughBody<P> {
+    body: ReplicaBody,
     request: SentRequest,
     /// Whether it is an event stream with the response to a request.
     is_call_stream: bool,
@@ -101,7 +101,7 @@ struct ReplicaBody<P> {
 /// Turns the response of another replica into that for the client, unread; it ends when `end` is
 /// ready.
 pub(super) fn pass_through(
-    response: Response<HopBody>,
+    response: Response<ReplicaBody>,
     request: SentRequest,
     permit: impl Send + 'static,
     end: Option<BoxFuture<'static, ()>>,
@@ -115,7 +115,7 @@ pub(super) fn pass_through(
     let is_stream = parts.headers.get(CONTENT_TYPE).is_some_and(|it| it == "text/event-stream");
     // The other replica records it.
     request.audit_event.defer_end(true);
-    let body = ReplicaBody {
+    let body = PassedThroughBody {
         body,
         is_call_stream: is_stream && parts.status == StatusCode::OK && !request.text.is_empty(),
         request,
@@ -180,7 +180,7 @@ impl LastEvent {
     }
 }
 
-impl<P> ReplicaBody<P> {
+impl<P> PassedThroughBody<P> {
     async fn next(&mut self) -> Option<Result<Bytes, PayloadBroken>> {
         if self.is_over {
             return None;
@@ -209,7 +209,7 @@ impl<P> ReplicaBody<P> {
     }
 }
 
-impl<P> Drop for ReplicaBody<P> {
+impl<P> Drop for PassedThroughBody<P> {
     fn drop(&mut self) {
         // Without effect if it was recorded here.
         self.request.audit_event.discard();

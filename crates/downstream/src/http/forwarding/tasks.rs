@@ -20,7 +20,7 @@ use crate::http::response_body::HttpResponse;
 use crate::modern::{ListenSubscription, RemoteTasks};
 use weir_base::json::{self, Object};
 use weir_base::text::sse::SseDecoder;
-use weir_fleet::{Fleet, HopBody, Replica, Whereabouts};
+use weir_fleet::{Fleet, Replica, ReplicaBody, Whereabouts};
 use weir_gateway::{ClientContext, named_task_scope, task_scope};
 use weir_mcp::jsonrpc::{self, Message};
 use weir_mcp::revision::Era;
@@ -36,9 +36,9 @@ pub(crate) async fn forward(
     let Some(fleet) = request.fleet_for_forwarding() else { return Ok(None) };
     for _ in 0..MAX_PLACES {
         match fleet.find_by(|instance| scope.is_of(instance)).await {
-            Whereabouts::Itself | Whereabouts::Ended => return Ok(None),
+            Whereabouts::ThisReplica | Whereabouts::Ended => return Ok(None),
             Whereabouts::Unreachable => break,
-            Whereabouts::Member(replica) => {
+            Whereabouts::Other(replica) => {
                 if let Some(response) = super::forward(request, client, fleet, &replica).await? {
                     return Ok(Some(response));
                 }
@@ -72,7 +72,7 @@ pub(crate) fn follow_elsewhere(
     let mut listens: Vec<(Arc<Replica>, Vec<Box<str>>)> = Vec::new();
     for (handle, replica) in listening.take_tasks(|handle| {
         let scope = task_scope(client, handle, Era::Modern)?;
-        fleet.member(|instance| scope.is_of(instance))
+        fleet.reachable(|instance| scope.is_of(instance))
     }) {
         match listens.iter_mut().find(|(other, _)| other.instance == replica.instance) {
             Some((_, handles)) => handles.push(handle),
@@ -120,13 +120,14 @@ async fn open(
     request: Request<Full<Bytes>>,
     decoder: SseDecoder,
 ) -> Option<impl futures::Stream<Item = Bytes> + Send + use<>> {
-    let response = fleet.hop(replica, request).await.ok()?;
+    let response = fleet.client().forward(replica, request).await.ok()?;
     let body = (response.status() == StatusCode::OK).then(|| response.into_body())?;
-    let events = stream::unfold((body, decoder), |(mut body, mut decoder): (HopBody, _)| async {
-        let chunk = body.chunk().await?.ok()?;
-        let events = SseDecoder::feed(&mut decoder, &chunk).ok()?;
-        Some((stream::iter(events.into_iter().map(|event| event.data)), (body, decoder)))
-    });
+    let events =
+        stream::unfold((body, decoder), |(mut body, mut decoder): (ReplicaBody, _)| async {
+            let chunk = body.chunk().await?.ok()?;
+            let events = SseDecoder::feed(&mut decoder, &chunk).ok()?;
+            Some((stream::iter(events.into_iter().map(|event| event.data)), (body, decoder)))
+        });
     Some(events.flatten())
 }
 
