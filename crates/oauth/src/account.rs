@@ -224,7 +224,7 @@ impl Account {
             Action::Use(token) => Ok(Obtained::Now(Some(token))),
             Action::UseAndRefresh(token) => {
                 // A failure is logged, and the token is still valid.
-                let _ = self.start_or_join(state);
+                drop(self.start_or_join(state));
                 Ok(Obtained::Now(Some(token)))
             }
             Action::Refresh | Action::Join => Ok(Obtained::Later(self.start_or_join(state))),
