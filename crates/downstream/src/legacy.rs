@@ -87,7 +87,7 @@ impl LegacyClient {
         LegacyConnection { handle, in_flight, client_requests }: LegacyConnection,
     ) -> Self {
         let handle = handle.owned_by(client.quota_owner());
-        let subscriptions = Subscriptions::new(&client, handle.clone());
+        let subscriptions = Subscriptions::new(client, handle.clone());
         let context = CallContext {
             revision,
             info,

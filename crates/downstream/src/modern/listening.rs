@@ -108,8 +108,8 @@ pub(super) fn listen(
         .streams
         .acquire(client.principal(), state.settings.per_client.streams)
         .ok_or_else(|| results::too_busy(STREAM_RETRY))?;
-    let subscriptions = Subscriptions::new(&client, client.client_handle());
-    let mut listen = ClientNotifications::new(&client, &subscriptions, revision);
+    let subscriptions = Subscriptions::new(client, client.client_handle());
+    let mut listen = ClientNotifications::new(client, &subscriptions, revision);
     // Without a session, the client lists from any replica.
     if let Some(fleet) = state.fleet() {
         listen = listen.with_lists_elsewhere(fleet.lists_elsewhere());
