@@ -9,7 +9,7 @@ use super::settings;
 use super::token_audit::record_tokens;
 use super::upstream_runner::{ConnectToRunner, UpstreamRunner};
 use weir_base::memory::memory_budget::MemoryBudget;
-use weir_base::secrets::sealing::Instance;
+use weir_base::secrets::sealing::InstanceId;
 use weir_config::{Config, Replicas, UpstreamConfig};
 use weir_downstream::http::RunningUpstreams;
 use weir_fleet::{Condition, Fleet};
@@ -22,7 +22,7 @@ use weir_upstream::{self as upstream, Upstream};
 pub(super) struct UpstreamStarter {
     pub(super) connector: Arc<dyn Connect>,
     /// Number of this process.
-    pub(super) instance: Instance,
+    pub(super) instance: InstanceId,
     pub(super) tasks: TaskTracker,
     /// Stops all of them.
     pub(super) stop: CancellationToken,

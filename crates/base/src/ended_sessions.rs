@@ -11,14 +11,14 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 use std::time::SystemTime;
 
-use crate::secrets::sealing::Instance;
+use crate::secrets::sealing::InstanceId;
 use crate::text::hex;
 
 /// Number of a session: the process that has opened it, and its place among those of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionNumber {
     /// Process that has opened it.
-    pub opened_by: Instance,
+    pub opened_by: InstanceId,
     /// Place among the sessions of that process.
     pub place: u64,
 }
@@ -26,7 +26,7 @@ pub struct SessionNumber {
 /// Name of a block: sessions of one process whose numbers follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockName {
-    opened_by: Instance,
+    opened_by: InstanceId,
     index: u64,
 }
 
@@ -55,7 +55,7 @@ impl SessionNumber {
 
     /// Parses a number as it is shown.
     pub fn parse(text: &str) -> Option<Self> {
-        let (opened_by, place) = Instance::split_named(text)?;
+        let (opened_by, place) = InstanceId::split_named(text)?;
         Some(Self { opened_by, place: place.parse().ok()? })
     }
 
@@ -88,7 +88,7 @@ impl fmt::Display for SessionNumber {
 impl BlockName {
     /// Parses a name as it is shown.
     pub fn parse(text: &str) -> Option<Self> {
-        let (opened_by, index) = Instance::split_named(text)?;
+        let (opened_by, index) = InstanceId::split_named(text)?;
         Some(Self { opened_by, index: index.parse().ok()? })
     }
 }

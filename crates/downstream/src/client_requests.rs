@@ -18,7 +18,7 @@ use super::response::ErrorResponse;
 use crate::response::call_stream::{CallMessages, CallSender};
 use crate::response::results;
 use weir_base::json::{self, Object};
-use weir_base::secrets::sealing::Instance;
+use weir_base::secrets::sealing::InstanceId;
 use weir_base::secrets::secret;
 use weir_gateway::SuspendedRequest;
 use weir_mcp::input_request::{ClientFeatures, ELICITATION_ID, InputRequest, InputResponse};
@@ -32,7 +32,7 @@ pub(super) struct ClientRequests {
     open: PendingRequests<ResponsePayload, ()>,
     /// Process that sends the requests; their ids begin with its number, so that a response to one
     /// of another process, which served the session before, completes none of these.
-    instance: Instance,
+    instance: InstanceId,
     /// Fires at shutdown: no more responses are accepted.
     stop: CancellationToken,
 }
@@ -55,7 +55,7 @@ struct PendingClientRequest<'a> {
 
 impl ClientRequests {
     /// Creates an empty table. After `stop` no response is accepted.
-    pub(super) fn new(instance: Instance, stop: CancellationToken) -> Self {
+    pub(super) fn new(instance: InstanceId, stop: CancellationToken) -> Self {
         Self { open: PendingRequests::default(), instance, stop }
     }
 
@@ -67,8 +67,8 @@ impl ClientRequests {
     }
 
     /// Returns the process that has sent the request with this id.
-    pub(super) fn sender_of(id: &Id) -> Option<Instance> {
-        Some(Instance::split_named(&id.as_text()?)?.0)
+    pub(super) fn sender_of(id: &Id) -> Option<InstanceId> {
+        Some(InstanceId::split_named(&id.as_text()?)?.0)
     }
 
     fn id_of(&self, number: u64) -> Id {
@@ -77,7 +77,7 @@ impl ClientRequests {
 
     fn number_of(&self, id: &Id) -> Option<u64> {
         let text = id.as_text()?;
-        let (instance, number) = Instance::split_named(&text)?;
+        let (instance, number) = InstanceId::split_named(&text)?;
         (instance == self.instance).then(|| number.parse().ok())?
     }
 }

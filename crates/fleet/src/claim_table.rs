@@ -23,12 +23,12 @@ use crate::store::{Beat, MAX_CLAIMS, StoredEntry, TablePage};
 use ended_table::EndedTable;
 use table_reading::{PageEnd, TableReading};
 use weir_base::ended_sessions::{BlockName, EndedBlock, SessionNumber};
-use weir_base::secrets::sealing::Instance;
+use weir_base::secrets::sealing::InstanceId;
 
 /// Claims and ends of sessions that one replica knows.
 pub(crate) struct ClaimTable {
     /// This replica.
-    itself: Instance,
+    itself: InstanceId,
     claims: HashMap<String, KnownClaim>,
     reading: TableReading,
     ended: EndedTable,
@@ -50,7 +50,7 @@ pub struct SessionIdentity {
     /// Its number; `None` in ids that were made up to version 0.1.0.
     pub number: Option<SessionNumber>,
     /// Process that has sealed its id.
-    pub sealed_by: Instance,
+    pub sealed_by: InstanceId,
     /// Time at which its id expires.
     pub until: SystemTime,
 }
@@ -83,7 +83,7 @@ pub(crate) enum Owner {
 }
 
 impl ClaimTable {
-    pub(crate) fn new(itself: Instance) -> Self {
+    pub(crate) fn new(itself: InstanceId) -> Self {
         Self {
             itself,
             claims: HashMap::new(),

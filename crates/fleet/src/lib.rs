@@ -74,7 +74,7 @@ use store::valkey::ValkeyStore;
 use store::{ClaimStore, LeaseStore, LimitStore, ReplicaStore};
 pub use store::{SharedAdmission, SharedLimit, StoreError};
 pub use upstream_leases::{HeldLease, UpstreamLease};
-use weir_base::secrets::sealing::{Instance, SealingKeys};
+use weir_base::secrets::sealing::{InstanceId, SealingKeys};
 
 /// Settings of a replica.
 #[derive(Debug, Clone, PartialEq)]
@@ -261,7 +261,7 @@ impl Fleet {
     }
 
     /// Returns the number of this process.
-    fn instance(&self) -> Instance {
+    fn instance(&self) -> InstanceId {
         self.shared.instance()
     }
 
@@ -280,12 +280,12 @@ impl Fleet {
 
     /// Finds a process that has something for a client, such as a call that waits for it. One that
     /// is not known may have started since the last heartbeat, and is looked for in the store.
-    pub async fn find(&self, instance: Instance) -> Whereabouts {
+    pub async fn find(&self, instance: InstanceId) -> Whereabouts {
         self.find_by(|it| it == instance).await
     }
 
     /// Like [`Self::find`], for a process of which something else is known than its number.
-    pub async fn find_by(&self, is_it: impl Fn(Instance) -> bool) -> Whereabouts {
+    pub async fn find_by(&self, is_it: impl Fn(InstanceId) -> bool) -> Whereabouts {
         let find = || self.shared.state().membership.find(&is_it, Instant::now());
         let is_replica = || self.shared.state().membership.replicas().any(|it| is_it(it.instance));
         match find() {
@@ -299,7 +299,7 @@ impl Fleet {
 
     /// Returns another replica that is this process and can be reached, also one that is about to
     /// stop.
-    pub fn reachable(&self, is_it: impl Fn(Instance) -> bool) -> Option<Arc<Replica>> {
+    pub fn reachable(&self, is_it: impl Fn(InstanceId) -> bool) -> Option<Arc<Replica>> {
         match self.shared.state().membership.find(is_it, Instant::now()) {
             Whereabouts::Other(replica) => Some(replica),
             Whereabouts::ThisReplica | Whereabouts::Unreachable | Whereabouts::Ended => None,
@@ -307,7 +307,7 @@ impl Fleet {
     }
 
     /// Returns whether there is such a replica, as far as this one knows.
-    pub fn has_replica(&self, instance: Instance) -> bool {
+    pub fn has_replica(&self, instance: InstanceId) -> bool {
         self.shared.state().membership.has(instance)
     }
 
@@ -331,7 +331,7 @@ impl Fleet {
 
     /// Returns the owner of the connection of a client to an upstream; `None` if it is this
     /// replica. All replicas that know the same of each other return the same one.
-    pub fn owner_of_connection(&self, client: &str, upstream: &str) -> Option<Instance> {
+    pub fn owner_of_connection(&self, client: &str, upstream: &str) -> Option<InstanceId> {
         self.shared.state().membership.owner_of_connection(client, upstream, Instant::now())
     }
 

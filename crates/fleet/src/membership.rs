@@ -21,15 +21,15 @@ use tokio_util::sync::CancellationToken;
 use crate::records::{Records, ReplicaRecord};
 use crate::store::{HEARTBEAT, Roster};
 use signs::Signs;
-use weir_base::secrets::sealing::{Instance, KeyId};
+use weir_base::secrets::sealing::{InstanceId, KeyId};
 use weir_base::secrets::sha256::sha256;
 
 /// Replicas that one replica knows.
 pub(crate) struct Membership {
     /// This replica.
-    itself: Instance,
+    itself: InstanceId,
     /// All replicas, this one included, by their processes.
-    replicas: HashMap<Instance, Arc<Replica>>,
+    replicas: HashMap<InstanceId, Arc<Replica>>,
     signs: Signs,
     /// Numbers of replicas whose records do not open with the keys of this one, by the names of the
     /// keys with which they are sealed.
@@ -44,7 +44,7 @@ pub(crate) struct Membership {
 #[derive(Debug, Clone)]
 pub struct Replica {
     /// Number of its process.
-    pub instance: Instance,
+    pub instance: InstanceId,
     /// Record that it keeps in the store.
     pub record: ReplicaRecord,
     /// Fires when it has ended, or is silent: what waits for it waits in vain.
@@ -75,7 +75,7 @@ pub struct ListsElsewhere {
 }
 
 impl Membership {
-    pub(crate) fn new(itself: Instance) -> Self {
+    pub(crate) fn new(itself: InstanceId) -> Self {
         Self {
             itself,
             replicas: HashMap::new(),
@@ -134,18 +134,18 @@ impl Membership {
     }
 
     /// Returns whether there is such a replica, which may not be reachable.
-    pub(crate) fn has(&self, instance: Instance) -> bool {
+    pub(crate) fn has(&self, instance: InstanceId) -> bool {
         self.replicas.contains_key(&instance)
     }
 
     /// Returns a replica that can be reached, also one that is about to stop.
-    pub(crate) fn reachable(&self, instance: Instance, now: Instant) -> Option<Arc<Replica>> {
+    pub(crate) fn reachable(&self, instance: InstanceId, now: Instant) -> Option<Arc<Replica>> {
         let is_reachable = !self.signs.is_unreachable(instance, now);
         self.replicas.get(&instance).filter(|_| is_reachable).map(Arc::clone)
     }
 
     /// Finds a process that has something for a client.
-    pub(crate) fn find(&self, is_it: impl Fn(Instance) -> bool, now: Instant) -> Whereabouts {
+    pub(crate) fn find(&self, is_it: impl Fn(InstanceId) -> bool, now: Instant) -> Whereabouts {
         if is_it(self.itself) {
             return Whereabouts::ThisReplica;
         }
@@ -173,11 +173,11 @@ impl Membership {
         client: &str,
         upstream: &str,
         now: Instant,
-    ) -> Option<Instance> {
+    ) -> Option<InstanceId> {
         let serving = self.replicas().filter(|it| !it.record.draining);
         let serving = serving.filter(|it| !self.is_passed_over(it.instance, now));
         // The one with the highest hash: when another one joins or leaves, only its own move.
-        let rank = |it: &Instance| sha256(format!("{it}/{upstream}/{client}"));
+        let rank = |it: &InstanceId| sha256(format!("{it}/{upstream}/{client}"));
         let owner = serving.map(|it| it.instance).max_by_key(rank)?;
         (owner != self.itself).then_some(owner)
     }
@@ -210,19 +210,19 @@ impl Membership {
 
     /// Records that a replica cannot be reached. For some time its sessions count as without an
     /// owner.
-    pub(crate) fn set_unreachable(&mut self, instance: Instance, now: Instant) {
+    pub(crate) fn set_unreachable(&mut self, instance: InstanceId, now: Instant) {
         if self.has(instance) {
             self.signs.set_unreachable(instance, now);
         }
     }
 
     /// Returns whether the client connections of a replica are opened elsewhere.
-    pub(crate) fn is_passed_over(&self, instance: Instance, now: Instant) -> bool {
+    pub(crate) fn is_passed_over(&self, instance: InstanceId, now: Instant) -> bool {
         self.signs.is_passed_over(instance, now)
     }
 
     /// Has the client connections of a replica that cannot be reached opened elsewhere.
-    pub(crate) fn pass_over(&mut self, instance: Instance) {
+    pub(crate) fn pass_over(&mut self, instance: InstanceId) {
         self.signs.pass_over(instance);
     }
 
@@ -250,12 +250,12 @@ impl Membership {
     }
 
     /// Records that a replica has answered.
-    pub(crate) fn set_answered(&mut self, instance: Instance) {
+    pub(crate) fn set_answered(&mut self, instance: InstanceId) {
         self.signs.set_answered(instance);
     }
 
     /// Returns whether a replica has renewed its record of late, so that its process lives.
-    pub(crate) fn is_renewed(&self, instance: Instance) -> bool {
+    pub(crate) fn is_renewed(&self, instance: InstanceId) -> bool {
         self.signs.is_renewed(instance)
     }
 
@@ -309,7 +309,7 @@ mod tests {
     use tokio::time::advance;
 
     /// Membership of replica 0, which knows itself and replica 1.
-    fn known() -> (SealedWorld, Membership, Instance) {
+    fn known() -> (SealedWorld, Membership, InstanceId) {
         let world = SealedWorld::new();
         let mut membership = Membership::new(world.instance(0));
         read(&mut membership, &world, &world.roster(100, &[0, 1]));
@@ -335,11 +335,11 @@ mod tests {
         asked
     }
 
-    fn gone(membership: &Membership, replica: Instance) -> CancellationToken {
+    fn gone(membership: &Membership, replica: InstanceId) -> CancellationToken {
         membership.replicas[&replica].gone.clone()
     }
 
-    fn found(membership: &Membership, replica: Instance) -> String {
+    fn found(membership: &Membership, replica: InstanceId) -> String {
         match membership.find(|it| it == replica, Instant::now()) {
             Whereabouts::Other(_) => "Other".to_owned(),
             found => format!("{found:?}"),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use weir_base::secrets::sealing::{Instance, KeyId, Opened, Sealer, SealingKeys};
+use weir_base::secrets::sealing::{InstanceId, KeyId, Opened, Sealer, SealingKeys};
 
 /// Seals the records of a fleet, and opens them.
 pub(crate) struct Records {
@@ -77,7 +77,7 @@ impl ReplicaRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// The session is on this replica.
-    Owner(Instance),
+    Owner(InstanceId),
     /// Its client has ended it.
     Ended,
 }
@@ -98,7 +98,11 @@ impl Records {
     }
 
     /// Opens the record of a replica; `None` unless that replica has sealed it.
-    pub(crate) fn open_replica(&self, name: &str, text: &str) -> Option<(Instance, ReplicaRecord)> {
+    pub(crate) fn open_replica(
+        &self,
+        name: &str,
+        text: &str,
+    ) -> Option<(InstanceId, ReplicaRecord)> {
         let Opened { instance, content } = self.replicas.open(name, text)?;
         (instance.to_string() == name).then_some(())?;
         Some((instance, serde_json::from_slice(&content).ok()?))

@@ -20,7 +20,7 @@ use tokio_rustls::rustls::version::TLS13;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig, crypto};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use weir_base::secrets::sealing::{Instance, SealingKeys};
+use weir_base::secrets::sealing::{InstanceId, SealingKeys};
 
 /// Both sides of the connections between replicas.
 #[derive(Clone)]
@@ -96,12 +96,12 @@ impl ReplicaTls {
 }
 
 /// Returns the name in the certificate of a process.
-fn name_of(instance: Instance) -> String {
+fn name_of(instance: InstanceId) -> String {
     format!("{instance}.replica.weir")
 }
 
 /// Returns the name that the certificate of a process must have.
-pub(crate) fn server_name(instance: Instance) -> ServerName<'static> {
+pub(crate) fn server_name(instance: InstanceId) -> ServerName<'static> {
     ServerName::try_from(name_of(instance)).expect("digits and letters are a name")
 }
 
@@ -125,7 +125,7 @@ mod tests {
     use weir_base::secrets::secret::random_token;
 
     /// Connects `client` to `server`, which it takes for `expected`, and sends a byte each way.
-    async fn connect(client: &SealingKeys, server: &SealingKeys, expected: Instance) -> bool {
+    async fn connect(client: &SealingKeys, server: &SealingKeys, expected: InstanceId) -> bool {
         let (client, server) = (ReplicaTls::new(client), ReplicaTls::new(server));
         let (near, far) = tokio::io::duplex(16 * 1024);
         let accepting = async {

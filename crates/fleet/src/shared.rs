@@ -13,7 +13,7 @@ use crate::membership::Membership;
 use crate::metrics::FleetMetrics;
 use crate::records::Records;
 use crate::store::{Roster, StoreError};
-use weir_base::secrets::sealing::{Instance, SealingKeys};
+use weir_base::secrets::sealing::{InstanceId, SealingKeys};
 use weir_base::tasks::sync::{Mutex, MutexGuard};
 
 /// State of a replica.
@@ -45,7 +45,7 @@ impl Shared {
     }
 
     /// Returns the number of this process.
-    pub(crate) fn instance(&self) -> Instance {
+    pub(crate) fn instance(&self) -> InstanceId {
         self.keys.instance()
     }
 
@@ -79,7 +79,7 @@ pub(crate) struct FleetState {
 }
 
 impl FleetState {
-    pub(crate) fn new(itself: Instance) -> Self {
+    pub(crate) fn new(itself: InstanceId) -> Self {
         Self { membership: Membership::new(itself), claims: ClaimTable::new(itself) }
     }
 

@@ -16,7 +16,7 @@ use weir_access::catalog::{ExportedItem, Filter, RoleView};
 use weir_access::policy::limits::{LimitRequest, Limits, RemainingQuota};
 use weir_access::policy::role::Role;
 use weir_access::policy::{Certificate, Principal, VerifiedCredential};
-use weir_base::secrets::sealing::Instance;
+use weir_base::secrets::sealing::InstanceId;
 use weir_base::tasks::request_scope;
 use weir_mcp::call::{ClientHandle, Method, QuotaOwner};
 use weir_mcp::definition::downgrade::DefinitionForm;
@@ -125,7 +125,7 @@ impl ClientContext {
     }
 
     /// The number of this process.
-    pub fn instance(&self) -> Instance {
+    pub fn instance(&self) -> InstanceId {
         self.gateway.sealing_keys.instance()
     }
 

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use weir_access::policy::Principal;
 use weir_base::json::Object;
 use weir_base::memory::quota::{PerPrincipal, QuotaPermit};
-use weir_base::secrets::sealing::Instance;
+use weir_base::secrets::sealing::InstanceId;
 use weir_base::secrets::secret;
 use weir_base::secrets::sha256::sha256;
 use weir_base::tasks::sync::Mutex;
@@ -29,7 +29,7 @@ use weir_mcp::kind::Kind;
 /// Suspended calls by their states.
 pub(crate) struct SuspendedRequests<T> {
     /// Process that issues the states; each begins with its number.
-    instance: Instance,
+    instance: InstanceId,
     table: Mutex<SuspendedTable<T>>,
 }
 
@@ -76,7 +76,7 @@ impl RequestKey {
 }
 
 impl<T> SuspendedRequests<T> {
-    pub(crate) fn new(instance: Instance) -> Self {
+    pub(crate) fn new(instance: InstanceId) -> Self {
         let table = SuspendedTable {
             entries: Some(HashMap::new()),
             quota: PerPrincipal::default(),
@@ -134,7 +134,7 @@ impl<T> SuspendedRequests<T> {
 
     /// Whether this state was issued here, even if it is redeemed or expired.
     pub(crate) fn issued_here(&self, state: &str) -> bool {
-        Instance::split_named(state).is_some_and(|(instance, _)| instance == self.instance)
+        InstanceId::split_named(state).is_some_and(|(instance, _)| instance == self.instance)
     }
 
     /// Whether there is an entry for this state, for any principal.
@@ -248,7 +248,7 @@ mod tests {
         Principal::new(name, "r")
     }
 
-    fn instance() -> Instance {
+    fn instance() -> InstanceId {
         SealingKeys::random().instance()
     }
 

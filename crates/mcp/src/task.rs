@@ -22,7 +22,7 @@ use crate::meta;
 use crate::revision::Era;
 use weir_base::json::{self, Object};
 use weir_base::memory::coalescing_queue::CoalescingQueue;
-use weir_base::secrets::sealing::Instance;
+use weir_base::secrets::sealing::InstanceId;
 use weir_base::secrets::sha256::sha256;
 
 /// Member that names a task.
@@ -60,7 +60,7 @@ impl TaskScope {
     /// Creates a unique scope for a process or a session of this Weir process. Handles outlive that
     /// one, and no later one may take another's session for its own: therefore both parts are
     /// random, and within a Weir process the second one counts on.
-    pub fn unique(instance: Instance) -> Self {
+    pub fn unique(instance: InstanceId) -> Self {
         static NEXT: LazyLock<AtomicU32> = LazyLock::new(|| {
             let mut bytes = [0; 4];
             getrandom::fill(&mut bytes).expect("the system has random numbers");
@@ -84,12 +84,12 @@ impl TaskScope {
     }
 
     /// Whether the scope belongs to a process or session of this Weir process.
-    pub fn is_of(self, instance: Instance) -> bool {
+    pub fn is_of(self, instance: InstanceId) -> bool {
         self.is_local() && self.0 >> 32 == Self::part_of(instance)
     }
 
     /// 31 bits of the number of a Weir process, which is random.
-    fn part_of(instance: Instance) -> u64 {
+    fn part_of(instance: InstanceId) -> u64 {
         instance.number() >> 33
     }
 

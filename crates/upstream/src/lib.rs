@@ -73,7 +73,7 @@ pub use subscriptions::{Subscribed, Subscription};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Number of the process that uses it, by which others find its tasks, if there are any.
-    pub instance: Option<weir_base::secrets::sealing::Instance>,
+    pub instance: Option<weir_base::secrets::sealing::InstanceId>,
     /// Configured name of the upstream.
     pub name: UpstreamName,
     /// Process, URL or folder that the upstream is reached at.

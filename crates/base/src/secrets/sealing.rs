@@ -28,13 +28,13 @@ use crate::text::hex;
 
 /// Number of a process: random, and never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Instance(u64);
+pub struct InstanceId(u64);
 
-impl Instance {
+impl InstanceId {
     /// Number of no process: of texts that every process seals alike.
     const SHARED: Self = Self(0);
 
-    /// Splits a text that was named with [`Instance::name`] into the number and the text itself.
+    /// Splits a text that was named with [`InstanceId::name`] into the number and the text itself.
     pub fn split_named(named: &str) -> Option<(Self, &str)> {
         let (number, text) = named.split_once('.')?;
         Some((Self(u64::from_be_bytes(hex::decode(number)?)), text))
@@ -60,7 +60,7 @@ impl Instance {
 }
 
 /// Shown as 16 hexadecimal digits.
-impl fmt::Display for Instance {
+impl fmt::Display for InstanceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
     }
@@ -90,7 +90,7 @@ impl fmt::Display for KeyId {
 pub struct SealingKeys {
     /// The first one seals, all open.
     secrets: Arc<[SealingSecret]>,
-    instance: Instance,
+    instance: InstanceId,
 }
 
 struct SealingSecret {
@@ -118,7 +118,7 @@ impl SealingKeys {
             return Err(InvalidKeys);
         }
         let secrets = secrets.into_iter().map(SealingSecret::parse).collect::<Result<_, _>>()?;
-        Ok(Self { secrets, instance: Instance::random() })
+        Ok(Self { secrets, instance: InstanceId::random() })
     }
 
     /// Reads the secrets in the state folder, or creates one.
@@ -133,14 +133,14 @@ impl SealingKeys {
     }
 
     /// Returns the number of this process.
-    pub fn instance(&self) -> Instance {
+    pub fn instance(&self) -> InstanceId {
         self.instance
     }
 
     /// Returns the same secrets with another number, for a second gateway in this process.
     #[must_use]
     pub fn of_another_process(&self) -> Self {
-        Self { secrets: Arc::clone(&self.secrets), instance: Instance::random() }
+        Self { secrets: Arc::clone(&self.secrets), instance: InstanceId::random() }
     }
 
     /// Returns the names of the secrets, in their order.
@@ -174,13 +174,13 @@ impl SealingKeys {
         let label = [purpose.as_bytes(), b"nonce"];
         let nonces = self.secrets[0].derivation.expand(&label, hmac::HMAC_SHA256);
         let nonces = hmac::Key::from(nonces.expect("the key has the length of a hash"));
-        self.sealer_of(purpose, Instance::SHARED, Some(nonces))
+        self.sealer_of(purpose, InstanceId::SHARED, Some(nonces))
     }
 
     fn sealer_of(
         &self,
         purpose: &'static str,
-        instance: Instance,
+        instance: InstanceId,
         nonces: Option<hmac::Key>,
     ) -> Sealer {
         let key = self.secrets[0].key(purpose, instance);
@@ -207,7 +207,7 @@ impl SealingSecret {
         Ok(Self { id, derivation })
     }
 
-    fn key(&self, purpose: &str, instance: Instance) -> LessSafeKey {
+    fn key(&self, purpose: &str, instance: InstanceId) -> LessSafeKey {
         let (label, number) = (purpose.as_bytes(), instance.0.to_be_bytes());
         let label = [label, b"key", &number];
         let key = self.derivation.expand(&label, &AES_256_GCM);
@@ -219,7 +219,7 @@ impl SealingSecret {
 pub struct Sealer {
     secrets: Arc<[SealingSecret]>,
     purpose: &'static str,
-    instance: Instance,
+    instance: InstanceId,
     /// Key of the first secret for this instance.
     key: LessSafeKey,
     /// Key of the hash that nonces are made of; `None` for random nonces.
@@ -230,7 +230,7 @@ pub struct Sealer {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Opened {
     /// Process that has sealed the content.
-    pub instance: Instance,
+    pub instance: InstanceId,
     /// The content.
     pub content: Vec<u8>,
 }
@@ -314,7 +314,7 @@ impl fmt::Debug for Sealer {
 /// Beginning of a sealed text, in clear.
 struct Header {
     key_id: [u8; KEY_ID_BYTES],
-    instance: Instance,
+    instance: InstanceId,
     nonce: [u8; NONCE_LEN],
 }
 
@@ -332,7 +332,7 @@ impl Header {
         let (key_id, rest) = rest.split_first_chunk()?;
         let (instance, rest) = rest.split_first_chunk()?;
         let (nonce, _) = rest.split_first_chunk()?;
-        let instance = Instance(u64::from_be_bytes(*instance));
+        let instance = InstanceId(u64::from_be_bytes(*instance));
         (*version == VERSION).then_some(Self { key_id: *key_id, instance, nonce: *nonce })
     }
 }

@@ -36,7 +36,7 @@ use super::request::HttpRequest;
 use super::response_body::{self, HttpResponse};
 use crate::response::{ClientResponse, results};
 use responses::SentRequest;
-use weir_base::secrets::sealing::Instance;
+use weir_base::secrets::sealing::InstanceId;
 use weir_fleet::{Fleet, ForwardError, Replica, Whereabouts};
 use weir_gateway::{ClientContext, ClientIdentity};
 use weir_mcp::jsonrpc::{Id, Message};
@@ -103,7 +103,7 @@ async fn try_forward(
 pub(super) async fn forward_to(
     request: &HttpRequest,
     client: &ClientContext,
-    instance: Instance,
+    instance: InstanceId,
     what: &str,
 ) -> Result<Option<HttpResponse>, HttpRefusal> {
     let Some(fleet) = request.fleet_for_forwarding() else { return Ok(None) };

@@ -34,7 +34,7 @@ use crate::{ClientQuota, ServerState};
 use session::SseSession;
 use sessions::PostedMessage;
 pub(crate) use sessions::SseSessions;
-use weir_base::secrets::sealing::Instance;
+use weir_base::secrets::sealing::InstanceId;
 use weir_base::text::sse::{write_event, write_message};
 use weir_gateway::ClientContext;
 use weir_mcp::jsonrpc::Message;
@@ -145,7 +145,7 @@ async fn forward(
     client: &ClientContext,
     id: &str,
 ) -> Result<HttpResponse, HttpRefusal> {
-    let owner = Instance::split_named(id).filter(|_| request.state.fleet().is_some());
+    let owner = InstanceId::split_named(id).filter(|_| request.state.fleet().is_some());
     let Some((instance, _)) = owner else { return Err(session_ended(&request.state)) };
     request.read_text().await?;
     let forwarded =

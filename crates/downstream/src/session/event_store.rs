@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::session::new_id;
-use weir_base::secrets::sealing::Instance;
+use weir_base::secrets::sealing::InstanceId;
 use weir_base::tasks::sync::Mutex;
 
 /// Largest number of events stored per session.
@@ -37,7 +37,7 @@ const RETENTION: Duration = Duration::from_secs(120);
 /// Stored streams of one session.
 #[derive(Debug)]
 pub(crate) struct EventStore {
-    instance: Instance,
+    instance: InstanceId,
     state: Mutex<State>,
 }
 
@@ -124,7 +124,7 @@ pub(crate) struct EventsLost;
 
 impl EventStore {
     /// Creates an empty store in this process.
-    pub(crate) fn new(instance: Instance) -> Self {
+    pub(crate) fn new(instance: InstanceId) -> Self {
         Self { instance, state: Mutex::default() }
     }
 
@@ -173,15 +173,15 @@ impl EventStore {
     }
 
     /// Returns the process that has the stream of a call, by an event id of that.
-    pub(crate) fn process_of_call(id: &str) -> Option<Instance> {
-        let (instance, stream) = Instance::split_named(id)?;
+    pub(crate) fn process_of_call(id: &str) -> Option<InstanceId> {
+        let (instance, stream) = InstanceId::split_named(id)?;
         stream.starts_with(StreamKind::Call.letter()).then_some(instance)
     }
 
     /// Returns whether an event id is of the standalone stream of another process: this one knows
     /// what to send on it, since it notifies the client of every list.
     pub(crate) fn is_of_ended_process(&self, id: &str) -> bool {
-        Instance::split_named(id).is_some_and(|(instance, stream)| {
+        InstanceId::split_named(id).is_some_and(|(instance, stream)| {
             instance != self.instance && stream.starts_with(StreamKind::Standalone.letter())
         })
     }

@@ -12,7 +12,7 @@ use super::record_table::key_of;
 use crate::legacy::session_facts::SessionFacts;
 use weir_access::policy::Principal;
 use weir_base::ended_sessions::SessionNumber;
-use weir_base::secrets::sealing::{Instance, Opened, Sealer, SealingKeys};
+use weir_base::secrets::sealing::{InstanceId, Opened, Sealer, SealingKeys};
 use weir_base::text::hex::hex;
 use weir_fleet::SessionIdentity;
 
@@ -46,7 +46,7 @@ impl SessionIdCodec {
 pub(crate) struct OpenedId {
     pub(crate) facts: SessionFacts,
     /// Process that opened the session.
-    pub(crate) sealed_by: Instance,
+    pub(crate) sealed_by: InstanceId,
 }
 
 impl OpenedId {

@@ -296,7 +296,7 @@ mod tests {
     use crate::session::record_file::{REWRITE_FROM_BYTES, open_locked};
     use crate::session::record_table::{MAX_CLIENT_BYTES, MAX_RECORDS};
     use weir_base::ended_sessions::SessionNumber;
-    use weir_base::secrets::sealing::{Instance, SealingKeys};
+    use weir_base::secrets::sealing::{InstanceId, SealingKeys};
     use weir_fleet::FleetSettings;
     use weir_mcp::log_level::LogLevel;
 
@@ -304,7 +304,7 @@ mod tests {
     static ANN: LazyLock<Principal> = LazyLock::new(|| Principal::new("ann", "staff"));
 
     /// Process that has opened the sessions.
-    static OPENED_BY: LazyLock<Instance> = LazyLock::new(|| SealingKeys::random().instance());
+    static OPENED_BY: LazyLock<InstanceId> = LazyLock::new(|| SealingKeys::random().instance());
 
     fn settings(level: LogLevel, uris: &[&str]) -> SessionSettings {
         let subscriptions = uris.iter().map(|uri| Box::from(*uri)).collect();

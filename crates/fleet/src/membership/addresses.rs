@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Membership, Replica};
-use weir_base::secrets::sealing::Instance;
+use weir_base::secrets::sealing::InstanceId;
 
 /// Problem of a replica whose address an earlier one has.
 pub(crate) const TAKEN: &str = "another replica of the fleet has the address of this one: set \
@@ -17,7 +17,7 @@ pub(crate) const TAKEN: &str = "another replica of the fleet has the address of 
 type ByAddress<'a> = BTreeMap<&'a str, Vec<&'a Replica>>;
 
 /// Returns the replicas that share an address, by addresses.
-fn shared(membership: &Membership, counts: impl Fn(Instance) -> bool) -> ByAddress<'_> {
+fn shared(membership: &Membership, counts: impl Fn(InstanceId) -> bool) -> ByAddress<'_> {
     let mut replicas = ByAddress::new();
     for replica in membership.replicas().filter(|it| !it.record.draining && counts(it.instance)) {
         replicas.entry(&replica.record.address).or_default().push(replica);
@@ -43,7 +43,7 @@ pub(crate) fn replaced(membership: &Membership) -> Vec<Arc<Replica>> {
 fn has_namesake(
     membership: &Membership,
     replica: &Replica,
-    counts: impl Fn(Instance) -> bool,
+    counts: impl Fn(InstanceId) -> bool,
 ) -> bool {
     let (own, instance) = (&replica.record, replica.instance);
     membership
@@ -66,7 +66,7 @@ pub(crate) fn conflicts(membership: &Membership) -> Vec<String> {
 }
 
 /// Returns whether an earlier replica has the address of this one.
-pub(crate) fn is_taken(membership: &Membership, itself: Instance) -> bool {
+pub(crate) fn is_taken(membership: &Membership, itself: InstanceId) -> bool {
     let age = |it: &&Replica| (it.record.started, it.instance.to_string());
     let shared = shared(membership, |instance| membership.is_renewed(instance));
     shared.into_values().any(|replicas| {

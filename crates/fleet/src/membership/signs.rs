@@ -13,11 +13,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::store::RECORD_TTL;
-use weir_base::secrets::sealing::Instance;
+use weir_base::secrets::sealing::InstanceId;
 
 /// Signs of life of all replicas.
 #[derive(Default)]
-pub(crate) struct Signs(HashMap<Instance, ReplicaSigns>);
+pub(crate) struct Signs(HashMap<InstanceId, ReplicaSigns>);
 
 #[derive(Default)]
 struct ReplicaSigns {
@@ -43,7 +43,7 @@ struct Unreachable {
 
 impl Signs {
     /// Takes over the record of a replica.
-    pub(super) fn read(&mut self, instance: Instance, text: &str) {
+    pub(super) fn read(&mut self, instance: InstanceId, text: &str) {
         let signs = self.0.entry(instance).or_default();
         if signs.text == text {
             return;
@@ -57,15 +57,15 @@ impl Signs {
     }
 
     /// Forgets those that are no replicas any more.
-    pub(super) fn retain(&mut self, is_replica: impl Fn(&Instance) -> bool) {
+    pub(super) fn retain(&mut self, is_replica: impl Fn(&InstanceId) -> bool) {
         self.0.retain(|instance, _| is_replica(instance));
     }
 
-    pub(super) fn is_unreachable(&self, instance: Instance, now: Instant) -> bool {
+    pub(super) fn is_unreachable(&self, instance: InstanceId, now: Instant) -> bool {
         self.unreachable(instance, now).is_some()
     }
 
-    pub(super) fn set_unreachable(&mut self, instance: Instance, now: Instant) {
+    pub(super) fn set_unreachable(&mut self, instance: InstanceId, now: Instant) {
         let signs = self.0.entry(instance).or_default();
         let known = signs.unreachable.take().filter(|it| it.until > now);
         let is_passed_over = known.is_some_and(|it| it.is_passed_over);
@@ -73,30 +73,30 @@ impl Signs {
     }
 
     /// Returns whether a replica that cannot be reached keeps its clients' connections no longer.
-    pub(super) fn is_passed_over(&self, instance: Instance, now: Instant) -> bool {
+    pub(super) fn is_passed_over(&self, instance: InstanceId, now: Instant) -> bool {
         self.unreachable(instance, now).is_some_and(|it| it.is_passed_over)
     }
 
-    pub(super) fn pass_over(&mut self, instance: Instance) {
+    pub(super) fn pass_over(&mut self, instance: InstanceId) {
         let signs = self.0.get_mut(&instance);
         if let Some(unreachable) = signs.and_then(|it| it.unreachable.as_mut()) {
             unreachable.is_passed_over = true;
         }
     }
 
-    fn unreachable(&self, instance: Instance, now: Instant) -> Option<&Unreachable> {
+    fn unreachable(&self, instance: InstanceId, now: Instant) -> Option<&Unreachable> {
         self.0.get(&instance)?.unreachable.as_ref().filter(|it| it.until > now)
     }
 
     /// Counts a tick without an answer; returns whether the replica has been silent for too long.
-    pub(super) fn miss(&mut self, instance: Instance) -> bool {
+    pub(super) fn miss(&mut self, instance: InstanceId) -> bool {
         let signs = self.0.entry(instance).or_default();
         signs.missed += 1;
         signs.unanswered += 1;
         signs.missed.is_multiple_of(MAX_MISSED) || signs.unanswered.is_multiple_of(MAX_UNANSWERED)
     }
 
-    pub(super) fn is_to_be_asked(&self, instance: Instance) -> bool {
+    pub(super) fn is_to_be_asked(&self, instance: InstanceId) -> bool {
         self.0.get(&instance).is_some_and(|signs| {
             signs.missed >= ASKED_AFTER
                 || signs.unanswered >= ASKED_ANYWAY_AFTER
@@ -105,14 +105,14 @@ impl Signs {
     }
 
     /// Records that a replica has answered.
-    pub(super) fn set_answered(&mut self, instance: Instance) {
+    pub(super) fn set_answered(&mut self, instance: InstanceId) {
         if let Some(signs) = self.0.get_mut(&instance) {
             (signs.missed, signs.unanswered, signs.unreachable) = (0, 0, None);
         }
     }
 
     /// Returns whether a replica has renewed its record of late.
-    pub(super) fn is_renewed(&self, instance: Instance) -> bool {
+    pub(super) fn is_renewed(&self, instance: InstanceId) -> bool {
         self.0.get(&instance).is_some_and(|it| it.is_renewed && it.missed < MAX_MISSED)
     }
 }

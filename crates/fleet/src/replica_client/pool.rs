@@ -25,7 +25,7 @@ use tracing::debug;
 use crate::membership::Replica;
 use crate::replica_tls::{ReplicaTls, server_name};
 use weir_base::net::http_connection::HttpConnection;
-use weir_base::secrets::sealing::Instance;
+use weir_base::secrets::sealing::InstanceId;
 use weir_base::tasks::sync::Mutex;
 
 /// Connections to the other replicas. Cheap to clone.
@@ -38,7 +38,7 @@ pub(super) struct ReplicaPool {
     stop: CancellationToken,
 }
 
-type KeptConnections = HashMap<(Id, Instance), Vec<IdleConnection>>;
+type KeptConnections = HashMap<(Id, InstanceId), Vec<IdleConnection>>;
 
 struct IdleConnection {
     connection: ReplicaConnection,
@@ -48,7 +48,7 @@ struct IdleConnection {
 /// Connection to a replica, until that is gone.
 struct ReplicaConnection {
     http: Box<HttpConnection>,
-    instance: Instance,
+    instance: InstanceId,
     gone: CancellationToken,
 }
 
@@ -137,7 +137,7 @@ impl ReplicaPool {
         Ok(ReplicaConnection { http: Box::new(http), instance, gone })
     }
 
-    fn take_idle(&self, instance: Instance) -> Option<ReplicaConnection> {
+    fn take_idle(&self, instance: InstanceId) -> Option<ReplicaConnection> {
         let mut idle = self.idle.lock();
         let kept = idle.get_mut(&(Handle::current().id(), instance))?;
         // The longest unused ones are at the beginning.

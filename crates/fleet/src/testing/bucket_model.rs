@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::store::{BucketReport, Charge, ChargeReply, ReplicaSlots, SharedAdmission};
-use weir_base::secrets::sealing::Instance;
+use weir_base::secrets::sealing::InstanceId;
 
 /// Buckets by their names.
 #[derive(Clone, Default)]
@@ -110,7 +110,7 @@ impl BucketModel {
     }
 
     /// Number of requests in progress on a replica.
-    pub(crate) fn slots(&self, bucket: &str, replica: Instance) -> usize {
+    pub(crate) fn slots(&self, bucket: &str, replica: InstanceId) -> usize {
         let key = (bucket.to_owned(), replica.to_string());
         self.slots.get(&key).map_or(0, |slots| slots.count)
     }
@@ -122,7 +122,7 @@ impl BucketModel {
     }
 
     /// Forgets the requests in progress on a replica, as if it had ended.
-    pub(crate) fn forget(&mut self, bucket: &str, replica: Instance) {
+    pub(crate) fn forget(&mut self, bucket: &str, replica: InstanceId) {
         self.slots.remove(&(bucket.to_owned(), replica.to_string()));
     }
 

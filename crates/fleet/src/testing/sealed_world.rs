@@ -8,7 +8,7 @@ use crate::claim_table::table_reading::{MODULUS, weight};
 use crate::records::{Records, ReplicaRecord};
 use crate::store::{Roster, StoredEntry, TablePage};
 use weir_base::ended_sessions::SessionNumber;
-use weir_base::secrets::sealing::{Instance, SealingKeys};
+use weir_base::secrets::sealing::{InstanceId, SealingKeys};
 
 /// Three replicas with the same keys: m0, m1 and m2.
 pub(crate) struct SealedWorld {
@@ -23,7 +23,7 @@ impl SealedWorld {
         Self { records: keys.iter().map(Records::new).collect(), keys }
     }
 
-    pub(crate) fn instance(&self, at: usize) -> Instance {
+    pub(crate) fn instance(&self, at: usize) -> InstanceId {
         self.keys[at].instance()
     }
 

@@ -33,7 +33,7 @@ use crate::testing::dice::Dice;
 use crate::testing::store_model::StoreModel;
 use crate::{Condition, Fleet, FleetSettings, SessionIdentity, SessionOwner, Whereabouts};
 use weir_base::ended_sessions::{BlockName, EndedBlock, EndedSessions, SessionNumber};
-use weir_base::secrets::sealing::{Instance, SealingKeys};
+use weir_base::secrets::sealing::{InstanceId, SealingKeys};
 use weir_base::tasks::sync::Mutex;
 
 /// Probe that each replica answers.
@@ -360,7 +360,7 @@ struct Simulation {
     replicas: Vec<(Arc<SimulatedReplica>, JoinHandle<()>)>,
     started: usize,
     /// Processes of all replicas that were ever started.
-    processes: Vec<Instance>,
+    processes: Vec<InstanceId>,
     sessions: Vec<SessionIdentity>,
     /// Sessions with numbers that have ended, as long as the store or a replica knows it.
     ended: Vec<SessionIdentity>,

@@ -22,7 +22,7 @@ use crate::transport::Transport;
 use crate::transport::dispatcher::Dispatcher;
 use crate::{ConnectionInfo, Error, Listing, Settings, UpstreamSource};
 use weir_base::json::Object;
-use weir_base::secrets::sealing::Instance;
+use weir_base::secrets::sealing::InstanceId;
 use weir_base::tasks::cpu_bound;
 use weir_mcp::call::{Method, ResponseOutcome, UpstreamRequest, UpstreamResponse};
 use weir_mcp::code;
@@ -155,7 +155,7 @@ impl McpSession {
                 TaskScope::of_server(&shared_fingerprint(settings, sign_in))
             }
             Transport::Http(_) | Transport::Stdio(_) | Transport::Sse(_) => {
-                TaskScope::unique(settings.instance.unwrap_or_else(Instance::random))
+                TaskScope::unique(settings.instance.unwrap_or_else(InstanceId::random))
             }
         };
         let _ = dispatcher.scope.set(scope);

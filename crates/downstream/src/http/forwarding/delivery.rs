@@ -26,7 +26,7 @@ use crate::client_requests::ClientRequests;
 use crate::response::results;
 use crate::{batch, host_check, in_flight, session};
 use weir_base::json;
-use weir_base::secrets::sealing::Instance;
+use weir_base::secrets::sealing::InstanceId;
 use weir_fleet::{Fleet, MessageReply, Replica, Whereabouts};
 use weir_gateway::ClientContext;
 use weir_mcp::jsonrpc::Message;
@@ -95,7 +95,7 @@ fn concerns_call(message: &Message) -> bool {
 }
 
 /// Returns the process that has asked what a response answers.
-fn asker_of(message: &Message) -> Option<Instance> {
+fn asker_of(message: &Message) -> Option<InstanceId> {
     let Message::Response(response) = message else { return None };
     ClientRequests::sender_of(response.id.as_ref()?)
 }

@@ -8,7 +8,7 @@ use super::{forward_to, tasks};
 use crate::http::refusal::HttpRefusal;
 use crate::http::request::HttpRequest;
 use crate::http::response_body::HttpResponse;
-use weir_base::secrets::sealing::Instance;
+use weir_base::secrets::sealing::InstanceId;
 use weir_fleet::Fleet;
 use weir_gateway::{ClientContext, ResolvedItem, named_task_scope};
 use weir_mcp::call::Method;
@@ -30,7 +30,7 @@ pub(crate) async fn forward(
     // Only a call is resumed. A listen that stays open is not ended when its client is removed.
     let is_call = Method::of(method).is_some();
     let state = params.get_string("requestState").filter(|_| is_call);
-    if let Some((instance, _)) = state.as_deref().and_then(Instance::split_named)
+    if let Some((instance, _)) = state.as_deref().and_then(InstanceId::split_named)
         // A server that handles the rounds itself may name its states in the same way.
         && (fleet.has_replica(instance)
             || !ResolvedItem::passes_states_on(client, Revision::NEWEST, method, params).await)

@@ -12,7 +12,7 @@ use crate::response::ClientResponse;
 use crate::session::{self, SessionPermit};
 use crate::stream_session::StreamMessage;
 use weir_access::policy::Principal;
-use weir_base::secrets::sealing::Instance;
+use weir_base::secrets::sealing::InstanceId;
 
 /// Message that a client has posted.
 pub(super) struct PostedMessage {
@@ -46,7 +46,7 @@ impl SseSessions {
         principal: &Principal,
         inbox: mpsc::Sender<PostedMessage>,
         permit: SessionPermit,
-        instance: Instance,
+        instance: InstanceId,
     ) -> RegisteredSession {
         let id = instance.name(session::new_id()).into_boxed_str();
         self.by_id.insert(id.clone(), InboxEntry { principal: principal.clone(), inbox });
