@@ -90,8 +90,8 @@ impl UpstreamStarter {
     }
 }
 
-/// Follows the fleet of a configuration without being a replica of it, until `stop` fires; `None` if
-/// no upstream needs that.
+/// Follows the fleet of a configuration without being a replica of it, until `stop` fires; `None`
+/// if no upstream needs that.
 pub(super) fn observe_fleet(
     config: &Config,
     tasks: &TaskTracker,

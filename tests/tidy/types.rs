@@ -81,9 +81,7 @@ fn inherent_impls_stand_with_their_type() {
         elsewhere.extend(owners.map(|owner| (owner, file.display().to_string())));
     }
     assert!(count > 0, "inherent impls are found");
-    let allowed = |(owner, file): &&(String, String)| {
-        IN_SEVERAL_FILES.contains(&owner.as_str()) || TO_MEND.contains(&(owner, file))
-    };
+    let allowed = |(owner, _): &&(String, String)| IN_SEVERAL_FILES.contains(&owner.as_str());
     let problems = elsewhere.iter().filter(|it| !allowed(it)).map(|(owner, file)| {
         format!("{file} has inherent functions of {owner}, which another file defines")
     });
@@ -91,11 +89,6 @@ fn inherent_impls_stand_with_their_type() {
     let is_left = |name: &str| elsewhere.iter().any(|(owner, _)| owner == name);
     let needless = IN_SEVERAL_FILES.into_iter().filter(|name| !is_left(name));
     problems.extend(needless.map(|name| format!("{name} needs no exception")));
-    let is_mended = |(owner, file): &&(&str, &str)| {
-        !elsewhere.contains(&((*owner).to_owned(), (*file).to_owned()))
-    };
-    let mended = TO_MEND.iter().filter(is_mended);
-    problems.extend(mended.map(|(owner, file)| format!("{owner} in {file} needs no exception")));
     fail_if_any(&problems);
 }
 
@@ -115,22 +108,3 @@ fn nothing_is_exported_again_by_a_glob() {
     let problems = files.map(|file| format!("{} exports a glob", file.display()));
     fail_if_any(&problems.collect::<Vec<_>>());
 }
-
-/// Types with inherent functions in files of other types, and these files. The list becomes empty.
-const TO_MEND: &[(&str, &str)] = &[
-    ("Limits", "crates/access/src/policy/limits/permit.rs"),
-    ("Counted", "crates/access/src/policy/limits/shared.rs"),
-    ("Limits", "crates/access/src/policy/limits/shared.rs"),
-    ("Fleet", "crates/fleet/src/claims.rs"),
-    ("Fleet", "crates/fleet/src/hop.rs"),
-    ("Fleet", "crates/fleet/src/hop/probes.rs"),
-    ("Fleet", "crates/fleet/src/leases.rs"),
-    ("RedisStore", "crates/fleet/src/redis_store/lease.rs"),
-    ("RedisStore", "crates/fleet/src/redis_store/limits.rs"),
-    ("RedisStore", "crates/fleet/src/redis_store/rights.rs"),
-    ("RedisStore", "crates/fleet/src/redis_store/tables.rs"),
-    ("Fleet", "crates/fleet/src/runner.rs"),
-    ("Fleet", "crates/fleet/src/shared_limits.rs"),
-    ("Fleet", "crates/fleet/src/status.rs"),
-    ("FleetView", "crates/fleet/src/view/signs.rs"),
-];

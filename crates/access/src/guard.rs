@@ -1,6 +1,6 @@
 //! Content checks: arguments of prompts, form of results, invisible text, and redaction.
 //!
-//! A [`Guard`] has the [`GuardRules`] of each upstream. [`Guard::admit`] checks a request before it
+//! A [`Guard`] has the [`GuardRules`] of each upstream. [`Guard::check_request`] checks a request before it
 //! goes to its upstream. [`Guard::inspector`] returns a [`ResponseInspector`] if the response has
 //! to be checked; otherwise its bytes pass unread, as they arrive. [`Guard::inspect_definitions`]
 //! checks definitions before they are published.

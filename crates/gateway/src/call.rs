@@ -79,7 +79,7 @@ impl<'a> PreparedRequest<'a> {
         if let Err(upstream::Error::Busy { .. }) = outcome {
             client.count_refusal(RefusalReason::Overload);
         }
-        match (SuspendedRequest::after(outcome, checks).await?, filter) {
+        match (checks.apply(outcome).await?, filter) {
             (CallOutcome::Response(response), Some(filter)) => {
                 Ok(CallOutcome::Response(Box::pin(filter.apply(response)).await?))
             }

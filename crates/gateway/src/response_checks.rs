@@ -50,6 +50,25 @@ impl ResponseChecks {
         Self { upstream: item.upstream.clone(), inspection, rewriter }
     }
 
+    /// Checks the outcome of a call, which may be suspended. Its input requests then name tasks by
+    /// the client's handles.
+    pub(super) async fn apply(
+        self,
+        outcome: Result<CallOutcome<SuspendedCall>, upstream::Error>,
+    ) -> Result<CallOutcome<SuspendedRequest>, Error> {
+        match outcome {
+            Err(cause) => Err(upstream_error(&self.upstream, cause)),
+            Ok(CallOutcome::InputRequired(call)) => {
+                let input_requests = self.rewrite(call.input_requests().to_vec());
+                let suspended = SuspendedRequest { checks: self, input_requests, call };
+                Ok(CallOutcome::InputRequired(suspended))
+            }
+            Ok(CallOutcome::Response(response)) => {
+                Ok(CallOutcome::Response(self.inspect(response).await?))
+            }
+        }
+    }
+
     /// Inspects a response, and replaces task ids in it by the client's handles.
     async fn inspect(self, mut response: UpstreamResponse) -> Result<UpstreamResponse, Error> {
         if let Some(inspection) = self.inspection {
@@ -87,24 +106,6 @@ pub struct SuspendedRequest {
 }
 
 impl SuspendedRequest {
-    /// Checks the outcome of a call, which may be suspended. Its input requests then name tasks by
-    /// the client's handles.
-    pub(super) async fn after(
-        outcome: Result<CallOutcome<SuspendedCall>, upstream::Error>,
-        checks: ResponseChecks,
-    ) -> Result<CallOutcome<Self>, Error> {
-        match outcome {
-            Err(cause) => Err(upstream_error(&checks.upstream, cause)),
-            Ok(CallOutcome::InputRequired(call)) => {
-                let input_requests = checks.rewrite(call.input_requests().to_vec());
-                Ok(CallOutcome::InputRequired(Self { checks, input_requests, call }))
-            }
-            Ok(CallOutcome::Response(response)) => {
-                Ok(CallOutcome::Response(checks.inspect(response).await?))
-            }
-        }
-    }
-
     /// The upstream of the call.
     pub(super) fn upstream(&self) -> &UpstreamName {
         &self.checks.upstream
@@ -153,6 +154,6 @@ impl SuspendedRequest {
             let restored = responses.into_iter().map(|it| rewriter.restore_input_response(it));
             responses = restored.collect();
         }
-        Self::after(self.call.resume(responses, context).await, self.checks).await
+        self.checks.apply(self.call.resume(responses, context).await).await
     }
 }

@@ -1,6 +1,7 @@
 //! JSON-RPC 2.0: requests, notifications and responses, common to all revisions of MCP.
 //!
-//! A [`Message`] is parsed from an object one level deep; `params`, `result` and `error` stay raw.
+//! A [`Message`] is parsed from an object one level deep. In the same pass the members of `params`,
+//! `result` and their `_meta` are found; what they contain stays raw, and so does `error`.
 //! Ids keep their bytes, so that a client gets back what it sent (`1` is not `"1"`).
 
 mod partial;

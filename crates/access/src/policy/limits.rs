@@ -262,7 +262,7 @@ impl Limits {
         match &self.fleet {
             None => self.acquire_here(charge),
             Some(_) if self.limits.is_empty() => Ok(Permit::default()),
-            Some(fleet) => self.acquire_in_fleet(fleet, charge).boxed().await,
+            Some(fleet) => shared::acquire(self, fleet, charge).boxed().await,
         }
     }
 
@@ -275,7 +275,7 @@ impl Limits {
         let applicable = self.applicable(charge, self.now());
         let share = self.fleet.as_ref().map_or(1, |fleet| fleet.share());
         self.charge_all(charge, &applicable, |_| share)?;
-        Ok(self.permit(&applicable, false))
+        Ok(Permit::new(self.fleet.as_ref(), &applicable, false))
     }
 
     /// Charges the buckets of this process, or none. `share` returns the number of replicas that a
@@ -322,7 +322,7 @@ impl Limits {
         for counted in applicable.iter().filter(|it| it.limit.concurrency.is_some()) {
             counted.bucket.lock().in_flight += 1;
         }
-        self.permit(&applicable, false)
+        Permit::new(self.fleet.as_ref(), &applicable, false)
     }
 
     /// Returns the remaining quota of each limit that would count a request. Nothing is charged.

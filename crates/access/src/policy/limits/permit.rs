@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::Counting;
 use super::table::Bucket;
-use super::{Counting, Limits};
 use weir_fleet::SharedLimits;
 
 /// Concurrency slots of a request in progress; none if no limit applies. They return when this is
@@ -25,23 +25,25 @@ struct SharedSlots {
     names: Vec<String>,
 }
 
-impl Limits {
+impl Permit {
     /// Creates the permit of a request that was charged here. In a fleet its slots are reported, or
     /// it `is_charged` for all replicas next.
-    pub(super) fn permit(&self, applicable: &Counting<'_>, is_charged: bool) -> Permit {
+    pub(super) fn new(
+        fleet: Option<&Arc<SharedLimits>>,
+        applicable: &Counting<'_>,
+        is_charged: bool,
+    ) -> Self {
         let limiting = || applicable.iter().filter(|it| it.limit.concurrency.is_some());
         let slots = limiting().map(|it| Arc::clone(&it.bucket)).collect();
         let names: Vec<_> = limiting().filter_map(|it| it.shared.clone()).collect();
-        let fleet = self.fleet.clone().filter(|_| !names.is_empty());
+        let fleet = fleet.filter(|_| !names.is_empty()).map(Arc::clone);
         let shared = fleet.map(|fleet| {
             fleet.take_slots(&names, is_charged);
             Box::new(SharedSlots { fleet, names })
         });
-        Permit { slots, shared, is_released: false }
+        Self { slots, shared, is_released: false }
     }
-}
 
-impl Permit {
     /// Returns whether the permit holds any slot, so that its duration matters.
     pub fn holds_slots(&self) -> bool {
         !self.slots.is_empty()
