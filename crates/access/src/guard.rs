@@ -1,9 +1,9 @@
 //! Content checks: arguments of prompts, form of results, invisible text, and redaction.
 //!
-//! A [`Guard`] has the [`GuardRules`] of each upstream. [`Guard::check_request`] checks a request before it
-//! goes to its upstream. [`Guard::inspector`] returns a [`ResponseInspector`] if the response has
-//! to be checked; otherwise its bytes pass unread, as they arrive. [`Guard::inspect_definitions`]
-//! checks definitions before they are published.
+//! A [`Guard`] has the [`GuardRules`] of each upstream. [`Guard::check_request`] checks a request
+//! before it goes to its upstream. [`Guard::inspector`] returns a [`ResponseInspector`] if the
+//! response has to be checked; otherwise its bytes pass unread, as they arrive.
+//! [`Guard::inspect_definitions`] checks definitions before they are published.
 //!
 //! Invariants: text that is not rewritten keeps every byte. Checking accepted text again changes
 //! nothing. Log lines quote no text of an upstream or client except an item's name, and their rate

@@ -2,8 +2,8 @@
 //!
 //! Each replica writes a record about itself into a common store, each second, and reads those of
 //! the others ([`heartbeat`], [`membership`]). A session of a legacy client has one owner. A
-//! replica that gets a request for a session of another one forwards it ([`replica_client`]); if the
-//! owner has ended, it takes the session over with a claim that the store decides
+//! replica that gets a request for a session of another one forwards it ([`replica_client`]); if
+//! the owner has ended, it takes the session over with a claim that the store decides
 //! ([`session_owners`]).
 //!
 //! Invariants: a request waits for the store only when a limit counts it or its session is taken

@@ -29,6 +29,23 @@ async fn an_unauthenticated_client_is_refused_on_every_route() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_head_has_as_many_header_fields_as_the_configuration_says() {
+    let few = Settings { max_headers: 16, ..Settings::default() };
+    let many = Settings { max_headers: 1_000, ..Settings::default() };
+    for (settings, limit) in [(few, 16), (Settings::default(), 100), (many, 1_000)] {
+        let world = TestGateway::with(settings).await;
+        // One of them is `Host`.
+        for (fields, status) in [(limit - 1, 404), (limit, 431)] {
+            let head = format!(
+                "GET /other HTTP/1.1\r\nHost: localhost\r\n{}\r\n",
+                "X: 1\r\n".repeat(fields)
+            );
+            assert_eq!(world.connect().ask(&head).await.status, status, "{fields} of {limit}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_wrong_with_a_head_has_its_own_status() {
     let world = TestGateway::start().await;
     let host = "Host: localhost\r\n";
