@@ -8,8 +8,8 @@ use weir_oauth::TokenOutcome;
 use weir_record::audit::{Audit, SignInEvent};
 use weir_upstream::Upstream;
 
-/// Records in the audit log when access tokens for the upstream are issued again, and why not,
-/// until the upstream stops.
+/// Records in the audit log that there is an access token for the upstream, and why there is none
+/// (any more), until the upstream stops. A refresh of a usable token is no line.
 pub(super) fn record_tokens(upstream: &Upstream, audit: &Audit, tasks: &TaskTracker) {
     let Some(mut outcomes) = upstream.token_outcomes() else { return };
     let (audit, name) = (audit.clone(), Arc::from(upstream.name().as_str()));

@@ -3,12 +3,13 @@
 //! Each replica writes a record about itself into a common store, each second, and reads those of
 //! the others ([`heartbeat`], [`membership`]). A session of a legacy client has one owner. A
 //! replica that gets a request for a session of another one forwards it ([`replica_client`]); if
-//! the owner has ended, it takes the session over with a claim that the store decides
-//! ([`session_owners`]).
+//! the owner has ended or cannot be reached, it takes the session over with a claim that the store
+//! decides ([`session_owners`]).
 //!
-//! Invariants: a request waits for the store only when a limit counts it or its session is taken
-//! over, and then for a bounded time; without the store, replicas serve what they have, and take
-//! over what they get. Texts in the store are sealed ([`records`]).
+//! Invariants: a request waits for the store only when a limit counts it, when its session is taken
+//! over, and when the owner is not known or does not have the session; and then for a bounded time.
+//! Without the store, replicas serve what they have, and take over what they get. Texts in the
+//! store are sealed ([`records`]).
 //!
 //! Decisions: docs/decisions/0037-several-replicas.md, docs/decisions/0045-fleet-pure-state.md
 

@@ -1,8 +1,8 @@
 //! Owners of sessions, and the claims that decide about them.
 //!
-//! Invariant: a request waits for the store only when its session is taken over, and then for a
-//! bounded time. A session whose owner cannot be decided is served without a claim, which is made
-//! as soon as the store decides.
+//! Invariant: a request waits for the store only when its session is taken over, and before the
+//! first heartbeat, and then for a bounded time. A session whose owner cannot be decided is served
+//! without a claim, which is made as soon as the store decides.
 
 use std::collections::HashMap;
 use std::sync::Arc;

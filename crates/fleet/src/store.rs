@@ -1,8 +1,8 @@
 //! Store of a fleet: what replicas know of each other, and which one has a session.
 //!
 //! The store sees sealed texts and hashes only (see [`crate::records`]), and numbers of sessions
-//! that have ended. It decides one thing: of several replicas that claim a session, the first one
-//! gets it. Everything else is bookkeeping.
+//! that have ended. It decides three things: of several replicas that claim a session or the lease
+//! of an upstream, the first one gets it, and a limit of the fleet admits a request or not.
 
 pub(crate) mod node;
 pub(crate) mod valkey;

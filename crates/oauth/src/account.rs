@@ -3,8 +3,8 @@
 //! `token_state` decides, and the account does it: it has the lock, the refresh that runs, and the
 //! watches.
 //!
-//! Invariants: a refresh does not end with the request that started it. A sent refresh token is
-//! replaced in the vault before Weir stops.
+//! Invariants: a refresh does not end with the request that started it. Weir waits for the response
+//! to a refresh token that was sent before it stops, for ten seconds at most.
 
 mod client;
 mod client_refresh;

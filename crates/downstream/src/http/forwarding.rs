@@ -4,9 +4,9 @@
 //! it knows beside it: the client's address and certificate. The other one authenticates,
 //! authorizes, limits and records the request as if it had come to it directly.
 //!
-//! Invariants: a request is forwarded once; a replica that gets one and does not have the session
-//! refuses it without executing it. The headers of this module count only on a connection of
-//! another replica, whose certificate proves that it belongs to the fleet.
+//! Invariants: a request is forwarded once; a replica that gets one for a session of a third
+//! replica refuses it without executing it. The headers of this module count only on a connection
+//! of another replica, whose certificate proves that it belongs to the fleet.
 
 pub(super) mod delivery;
 pub(super) mod owners;

@@ -1,8 +1,8 @@
 //! Store in Valkey or Redis, from version 6.2 on.
 //!
 //! All keys begin with `{<name of the fleet>}`, so that several fleets can share a store, and all
-//! keys of one are in the same slot of a cluster. Each operation is one script, and therefore
-//! atomic.
+//! keys of one are in the same slot of a cluster. What reads and writes is one script, and
+//! therefore atomic.
 //!
 //! Invariants: no call that a request waits for takes longer than `reply_timeout`, except those
 //! whose caller watches the time itself; only the heartbeat opens a connection, which others use

@@ -1,4 +1,4 @@
-//! Weir as the client that requests the tokens for one upstream. Its accounts there share it.
+//! Weir as the client that requests the tokens for one upstream. Accounts there can share it.
 
 use std::path::Path;
 use std::sync::Arc;

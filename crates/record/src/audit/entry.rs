@@ -28,7 +28,7 @@ use weir_mcp::revision::Revision;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum SignInEvent {
-    /// Weir has requested an access token.
+    /// Weir has got an access token for an upstream, or failed to get one.
     SignIn,
     /// A user has signed in.
     Login,
