@@ -1,5 +1,5 @@
-//! Server side of the legacy era: revisions 2024-11-05 to 2025-11-25. Mirrors `modern` function by
-//! function.
+//! Server side of the legacy era: revisions 2024-11-05 to 2025-11-25. The functions that `modern`
+//! has, too, have the same names.
 //!
 //! [`initialize`] opens a session and returns a [`LegacyClient`]; [`serve`] handles its requests.
 //! JSON-RPC errors are sent with HTTP 200: to these clients 404 means that the session has ended.

@@ -1,5 +1,5 @@
-//! Server side of the modern era: revision 2026-07-28. The functions that `legacy` has, too,
-//! have the same names.
+//! Server side of the modern era: revision 2026-07-28. The functions that `legacy` has, too, have
+//! the same names.
 //!
 //! Each request carries its own context, which [`take_context`] parses and compares with the
 //! headers; [`serve`] handles it. There is no state between two requests.

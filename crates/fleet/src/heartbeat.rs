@@ -79,6 +79,10 @@ impl<C: Fn() -> Condition, M: Fn()> Heartbeat<C, M> {
         if self.sessions.have_moved() {
             (self.process.moved)();
         }
+        if next.is_ok() {
+            let count = self.shared.state().membership.replicas().len();
+            self.shared.known_count.learn(u32::try_from(count).unwrap_or(u32::MAX)).await;
+        }
         match &next {
             Ok(_) => self.shared.metrics.heartbeats.observe(begin.elapsed()),
             Err(_) => self.shared.metrics.store_errors.increment(),
@@ -91,7 +95,7 @@ impl<C: Fn() -> Condition, M: Fn()> Heartbeat<C, M> {
 
     /// Writes the record of this replica, reads what there is, and writes what the store lacks.
     async fn exchange(&self) -> Result<Next, StoreError> {
-        let Shared { records, beats, known_count, .. } = &*self.shared;
+        let Shared { records, beats, .. } = &*self.shared;
         let condition = (self.process.condition)();
         let own = self.own.as_ref().map(|own| {
             let name = self.shared.instance().to_string();
@@ -102,17 +106,15 @@ impl<C: Fn() -> Condition, M: Fn()> Heartbeat<C, M> {
         let roster = beats.ask(self.store.heartbeat(beat)).await?;
         self.limits.learn_contents(&roster);
         let has_more_to_read = roster.claims.has_more() || roster.ended.has_more();
-        let (unclaimed, lost_ends, lists, count) = {
+        let (unclaimed, lost_ends, lists) = {
             let (mut state, now) = (self.shared.state(), Instant::now());
             state.update(roster, records, (now, SystemTime::now()));
             let lists = state.membership.lists_elsewhere(condition.lists);
-            let count = state.membership.replicas().len();
-            (state.unclaimed(now), state.claims.lost_ends(), lists, count)
+            (state.unclaimed(now), state.claims.lost_ends(), lists)
         };
         self.lists_elsewhere.send_if_modified(|known| std::mem::replace(known, lists) != lists);
         let has_more_ends = self.sessions.write_lost_ends(lost_ends).await?;
         let has_more_claims = self.sessions.claim_unclaimed(unclaimed).await?;
-        known_count.learn(u32::try_from(count).unwrap_or(u32::MAX)).await;
         Ok(match has_more_to_read || has_more_ends || has_more_claims {
             true => Next::Now,
             false => Next::AfterInterval,

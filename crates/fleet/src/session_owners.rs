@@ -199,7 +199,8 @@ impl SessionOwners {
     /// Returns whether a session may have got another owner since the last time, or settings of one
     /// were read late.
     pub(crate) fn have_moved(&self) -> bool {
-        self.shared.state().claims.take_moved() || !self.late_settings.lock().is_empty()
+        let have_moved = self.shared.state().claims.take_moved();
+        have_moved || !self.late_settings.lock().is_empty()
     }
 
     /// Writes ends that the store has lost, until the time has come for the next record. Returns

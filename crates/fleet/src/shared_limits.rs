@@ -130,7 +130,8 @@ impl SharedLimits {
 
     /// Returns whether limits are handled without the store.
     fn is_store_away(&self) -> bool {
-        self.contents.lock().is_away() || !self.is_store_up()
+        let is_away = self.contents.lock().is_away();
+        is_away || !self.is_store_up()
     }
 
     fn is_store_up(&self) -> bool {

@@ -1,10 +1,10 @@
 //! Admission of a request: the limits are charged, and the item that it is about is resolved.
 //!
-//! Invariants: an [`Admission`] comes only from the limits, and a [`ResolvedItem`] only from an
-//! admission and the view of the client. A request is charged once, before anything else is done
-//! for it: by the item that it is about, if its client can reach one, and else by its method alone.
-//! A denied and an unknown item are charged alike. Notifications and responses of clients are not
-//! charged and never rejected.
+//! Invariants: an [`Admission`] comes only from the limits, or is unlimited for the local user who
+//! runs a command; a [`ResolvedItem`] comes only from an admission and the view of the client. A
+//! request is charged once, before anything else is done for it: by the item that it is about, if
+//! its client can reach one, and else by its method alone. A denied and an unknown item are charged
+//! alike. Notifications and responses of clients are not charged and never rejected.
 //!
 //! Decision: docs/decisions/0017-limits.md
 
@@ -31,7 +31,6 @@ use weir_record::audit::AuditDecision;
 
 /// Admission of one request: its concurrency slots, and the item that the limits looked at. It must
 /// live until the response is sent.
-#[derive(Default)]
 pub struct Admission {
     permit: Permit,
     item: Option<ResolvedItem>,
@@ -130,7 +129,7 @@ impl Admission {
 
     /// Creates an admission without limits, for the local user who runs the program.
     pub fn unlimited() -> Self {
-        Self::default()
+        Self { permit: Permit::default(), item: None }
     }
 
     /// Returns the item that the request of a client of this revision is about. An unknown item and

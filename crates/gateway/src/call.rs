@@ -1,7 +1,8 @@
 //! Call of an upstream for a client: the guard checks the request, the upstream that owns the item
 //! is called, and its response is checked.
 //!
-//! Invariant: only a [`PreparedRequest`] reaches an upstream, and it comes from the guard only.
+//! Invariant: a call begins with a [`PreparedRequest`], which comes from the guard only. A
+//! suspended call is resumed without one: its request was checked when it began.
 
 use std::sync::Arc;
 
@@ -10,8 +11,8 @@ use super::error::GUARD;
 use super::response_checks::ResponseChecks;
 use super::task_handles::TaskIdRewriter;
 use super::{Admission, ClientContext, Error, RefusalReason, ResolvedItem, SuspendedRequest};
-use weir_base::json::Object;
 use weir_mcp::call::{CallContext, CallOutcome, ItemRequest, Method, UpstreamRequest};
+use weir_mcp::input_request::INPUT_RESPONSES;
 use weir_mcp::revision::Revision;
 use weir_mcp::task::{TaskScope, drop_related};
 use weir_upstream as upstream;
@@ -54,9 +55,9 @@ impl<'a> PreparedRequest<'a> {
         &self.request
     }
 
-    /// The `params` of the request, from which members may be taken out.
-    pub(super) fn params_mut(&mut self) -> &mut Object {
-        &mut self.request.params
+    /// Removes input responses from the request.
+    pub(super) fn take_input_responses(&mut self) {
+        self.request.params.take(INPUT_RESPONSES);
     }
 
     /// Sends the request to the upstream that owns the item, and checks the response. Dropping the

@@ -4,8 +4,9 @@
 //! The gateway connects the modules below it: the catalog does not depend on the policy, and
 //! neither depends on upstreams. A request takes these steps, each of which makes what the next one
 //! needs, so none can be skipped in any revision or transport: a [`ClientContext`] comes from
-//! authentication only, an [`Admission`] from the limits, a [`ResolvedItem`] from an admission and
-//! the view of the client, and a [`PreparedRequest`], the only one that is sent, from the guard.
+//! authentication only, an [`Admission`] from the limits (or is unlimited, for the local user who
+//! runs a command), a [`ResolvedItem`] from an admission and the view of the client, and a
+//! [`PreparedRequest`], with which a call begins, from the guard.
 //!
 //! Does not know about transports, HTTP and JSON-RPC codes; of the eras it knows only what a
 //! response may contain.

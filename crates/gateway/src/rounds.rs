@@ -55,7 +55,8 @@ pub async fn send_in_rounds(
     // A stopped server is not started for a bad request. An error about the state of a retry comes
     // first, and only the server's era says whose state it is.
     if request.params.has(REQUEST_STATE) {
-        return retry(client, admission, item, request, context).await;
+        // Boxed, because every request would have the space of this rare path.
+        return Box::pin(retry(client, admission, item, request, context)).await;
     }
     let mut prepared = PreparedRequest::check(client, item, request)?;
     let (_awake, era) = start(client, prepared.item()).await;
@@ -63,7 +64,7 @@ pub async fn send_in_rounds(
         return final_response(prepared.send(admission, context).await?);
     }
     // Without a state, input responses have no effect.
-    prepared.params_mut().take(INPUT_RESPONSES);
+    prepared.take_input_responses();
     let request_key = RequestKey::of(prepared.request());
     client.gateway.suspended.remove_if(&client.principal, SuspendedRequest::is_given_up);
     let outcome = prepared.send(admission, context).await?;

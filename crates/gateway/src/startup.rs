@@ -1,5 +1,5 @@
-//! Startup barrier: the first list requests wait briefly for upstreams that are still starting,
-//! and so does a request for an item that is not there yet.
+//! Startup barrier: the first list requests wait briefly for upstreams that are still starting, and
+//! so does a request for an item that is not there yet.
 //!
 //! Many clients list once and ignore `list_changed`; without the wait, a client that connects right
 //! after the start would see empty lists for its whole life. An upstream that takes longer does not

@@ -1,10 +1,10 @@
 //! Messages between sessions and transports: an outbound request, and its failure.
 //!
 //! A session decides the content of a request, its headers, and the effect of dropping it. A
-//! transport assigns the id, sends the request, and routes the response. A
-//! transport does not know the meaning of a request: a cancellation is sent and a stream is resumed
-//! where `OutboundRequest::cancel` or `resume` says so. Of the eras it knows only which deviations
-//! of a server it bears.
+//! transport assigns the id, sends the request, and routes the response. A transport does not know
+//! the meaning of a request: a cancellation is sent and a stream is resumed where
+//! `OutboundRequest::cancel` or `resume` says so. Of the eras it knows only which deviations of a
+//! server it bears.
 
 pub(crate) mod request_params;
 

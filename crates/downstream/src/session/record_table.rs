@@ -3,8 +3,9 @@
 //! A line has the settings of a session, the end of one whose id has no number, or the ends of a
 //! block of others.
 //!
-//! Invariants: an ended session stays ended. The number and the size of the records are bounded,
-//! and so is the size of the settings of each client.
+//! Invariants: an ended session stays ended; of those whose ids have no numbers, the first to
+//! expire may be forgotten. The number and the size of the records are bounded, and so is the size
+//! of the settings of each client.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

@@ -13,7 +13,7 @@ use crate::testing::bucket_model::BucketModel;
 use crate::upstream_leases::lease_clock;
 use weir_base::ended_sessions::{BlockName, EndedBlock, EndedSessions, SessionNumber};
 
-/// StoreModel of the store. Its operations decide as the scripts of the real one do.
+/// Store in memory. Its operations decide as the scripts of the real one do.
 #[derive(Clone, Default)]
 pub(crate) struct StoreModel {
     replicas: BTreeMap<String, (String, Instant)>,

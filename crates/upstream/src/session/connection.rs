@@ -1,8 +1,7 @@
 //! Open connection to an upstream: a transport and the era's dialect over it.
 //!
 //! The era was determined when the connection was opened. Both dialects occur here, in one `match`
-//! per function; below this module a session
-//! knows only one era.
+//! per function; below this module a session knows only one era.
 
 use std::sync::Arc;
 
