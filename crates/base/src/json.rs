@@ -156,21 +156,25 @@ impl Object {
     }
 
     /// Returns the raw text of a member.
+    #[inline]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.member(key).map(|member| str_in(self.value(member.value)))
     }
 
     /// Returns whether a member is present and this is its raw text.
+    #[inline]
     pub fn is(&self, key: &str, raw: &str) -> bool {
         self.member(key).is_some_and(|member| self.value(member.value) == raw.as_bytes())
     }
 
     /// Returns the raw text of a member, sharing this object's memory.
+    #[inline]
     pub fn get_bytes(&self, key: &str) -> Option<Bytes> {
         self.member(key).map(|member| self.bytes_of(member.value))
     }
 
     /// Returns a member that is a string, decoded; `None` if it is absent or of another type.
+    #[inline]
     pub fn get_string(&self, key: &str) -> Option<Cow<'_, str>> {
         decode_string(self.get(key)?)
     }
@@ -228,6 +232,7 @@ impl Object {
     }
 
     /// Returns whether the member is present, `null` included.
+    #[inline]
     pub fn has(&self, key: &str) -> bool {
         self.member(key).is_some()
     }
