@@ -1,4 +1,5 @@
 //! Tests of several replicas in one process.
 
+mod heartbeat;
 mod limits;
 mod simulation;
