@@ -272,12 +272,12 @@ fn apply(
         let audit = components.starter.audit.clone();
         settings::snapshot_parts(&next, upstreams, catalog, (policy, inspectors), audit)
     });
-    let generation = components.gateway.prepare(parts);
+    let snapshot = components.gateway.prepare(parts);
     let downstream = settings::downstream(&next);
     // Requests before streams: a client that requests a list after a notification must get the new
     // one.
-    components.server_state.replace(Arc::clone(&generation), downstream);
-    components.gateway.replace(generation, next.server.shutdown_grace);
+    components.server_state.replace(Arc::clone(&snapshot), downstream);
+    components.gateway.replace(snapshot, next.server.shutdown_grace);
     components.server_state.end_unauthorized_sessions();
     components.spawn_jwks_refreshers();
     for Warning { key, what, remedy, .. } in &next.warnings {

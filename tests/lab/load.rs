@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use super::client::{Client, Outcome, Revision};
 use super::ledger::Ledger;
 use super::weir::Weir;
+use weir_base::time::jitter::split_mix_64;
 
 /// Pseudo-random numbers from a seed.
 #[derive(Debug, Clone)]
@@ -23,12 +24,7 @@ impl Random {
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
+        split_mix_64(&mut self.0)
     }
 
     /// Returns a number below `bound`.

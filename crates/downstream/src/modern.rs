@@ -256,8 +256,8 @@ impl ModernRequest {
         let item = admission.resolve(client, &request, context.revision).await;
         let item = item.map_err(refuse)?;
         let declared = item.param_headers.as_ref().filter(|_| method == Method::CallTool);
-        if let (Some(headers), Some(mirror)) = (&mut context.param_headers, declared) {
-            headers::check_params(headers, mirror, &request.params)?;
+        if let (Some(headers), Some(declared)) = (&mut context.param_headers, declared) {
+            headers::check_params(headers, declared, &request.params)?;
         }
         let key = request.key.clone();
         let outcome = send_in_rounds(client, admission, item, request, context).await;

@@ -79,12 +79,12 @@ impl<C: Fn() -> Condition, M: Fn()> Heartbeat<C, M> {
         if self.sessions.have_moved() {
             (self.process.moved)();
         }
-        if next.is_ok() {
-            let count = self.shared.state().membership.replicas().len();
-            self.shared.known_count.learn(u32::try_from(count).unwrap_or(u32::MAX)).await;
-        }
         match &next {
-            Ok(_) => self.shared.metrics.heartbeats.observe(begin.elapsed()),
+            Ok(_) => {
+                let count = self.shared.state().membership.replicas().len();
+                self.shared.known_count.learn(u32::try_from(count).unwrap_or(u32::MAX)).await;
+                self.shared.metrics.heartbeats.observe(begin.elapsed());
+            }
             Err(_) => self.shared.metrics.store_errors.increment(),
         }
         let is_slow = begin.elapsed() > self.shared.settings.store.timeout;

@@ -294,19 +294,22 @@ impl Upstream {
     }
 
     /// Subscribes a client to a resource until the returned subscription is dropped; until then its
-    /// updates are marked in `dirty`. Waits for the server's acceptance if the URI is not
+    /// updates are marked in `updates`. Waits for the server's acceptance if the URI is not
     /// subscribed yet.
     pub async fn subscribe(
         &self,
         uri: &str,
-        dirty: &PendingResourceUpdates,
+        updates: &PendingResourceUpdates,
         owner: &QuotaOwner,
     ) -> Result<Subscribed, Error> {
         let usage = begin_use(&self.shared).await;
         if !self.shared.connection()?.about().capabilities.subscribe {
             return Ok(Subscribed::Refused(None));
         }
-        self.shared.subscriptions.join(uri, Subscriber::Resource(dirty.clone()), owner, usage).await
+        self.shared
+            .subscriptions
+            .join(uri, Subscriber::Resource(updates.clone()), owner, usage)
+            .await
     }
 
     /// Subscribes a client to a modern task, by the upstream's own id, until the returned

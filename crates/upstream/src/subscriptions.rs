@@ -379,8 +379,8 @@ impl RegistryEntry {
     fn mark_updated(&self, upstream: &UpstreamName, uri: &Arc<str>, subscribed: &Arc<str>) {
         for subscriber in self.clients.values() {
             // The state that a task reached in the meantime is not known here.
-            if let Subscriber::Resource(dirty) = subscriber {
-                dirty.mark(upstream, uri, subscribed);
+            if let Subscriber::Resource(updates) = subscriber {
+                updates.mark(upstream, uri, subscribed);
             }
         }
     }

@@ -1,6 +1,7 @@
-//! Pseudo-random numbers from a seed (SplitMix64).
+//! Pseudo-random numbers from a seed.
 
 use crate::by_night;
+use weir_base::time::jitter::split_mix_64;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Dice(u64);
@@ -16,10 +17,7 @@ impl Dice {
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
+        split_mix_64(&mut self.0)
     }
 
     pub(crate) fn below(&mut self, bound: u64) -> u64 {

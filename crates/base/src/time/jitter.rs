@@ -31,9 +31,9 @@ pub fn number_below(bound: u64) -> u64 {
 /// Returns a number evenly distributed between 0 and 1.
 fn unit_interval() -> f64 {
     let random = match SEEDED.get() {
-        Some(seed) => {
-            let (next, random) = step(seed);
-            SEEDED.set(Some(next));
+        Some(mut seed) => {
+            let random = split_mix_64(&mut seed);
+            SEEDED.set(Some(seed));
             random
         }
         // Without random numbers the times merely have no jitter.
@@ -42,12 +42,13 @@ fn unit_interval() -> f64 {
     random as f64 / u64::MAX as f64
 }
 
-/// Returns the next state and the random number that follows from it (SplitMix64).
-fn step(state: u64) -> (u64, u64) {
-    let next = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mixed = (next ^ (next >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+/// Advances the state, and returns the random number that follows from it (SplitMix64).
+#[doc(hidden)]
+pub fn split_mix_64(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (next, mixed ^ (mixed >> 31))
+    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]

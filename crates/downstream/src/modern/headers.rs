@@ -47,10 +47,10 @@ pub(crate) fn params(headers: &HeaderMap) -> HeaderMap {
 /// the ones that do: Weir consumes these, the others are forwarded.
 pub(crate) fn check_params(
     headers: &mut HeaderMap,
-    mirror: &ParamHeaders,
+    declared: &ParamHeaders,
     params: &Object,
 ) -> Result<(), ErrorResponse> {
-    for (name, value) in mirror.values(params) {
+    for (name, value) in declared.values(params) {
         let header = decoded_value(headers, name.as_str(), name)?;
         match (header.as_deref(), value) {
             // No header can repeat an object or an array; the tool validates these.
@@ -166,7 +166,7 @@ mod tests {
             r#"{{"inputSchema":{{"properties":{{"a":{{"type":"{type_}","x-mcp-header":"A"}}}}}}}}"#
         );
         let definition = Object::parse(definition).expect("a definition");
-        let mirror = ParamHeaders::read(&definition).expect("a good mark").expect("a mark");
+        let declared = ParamHeaders::read(&definition).expect("a good mark").expect("a mark");
         let params = Object::parse(format!(r#"{{"arguments":{argument}}}"#)).expect("params");
         let mut headers = HeaderMap::new();
         for value in values {
@@ -176,7 +176,7 @@ mod tests {
         headers.insert("mcp-param-b", HeaderValue::from_static("?"));
         headers.insert("authorization", HeaderValue::from_static("?"));
         let mut headers = super::params(&headers);
-        match check_params(&mut headers, &mirror, &params) {
+        match check_params(&mut headers, &declared, &params) {
             Ok(()) => Ok(headers.len()),
             Err(refused) => {
                 assert_eq!((refused.error.code, refused.status), (-32020, StatusCode::BAD_REQUEST));

@@ -1,6 +1,8 @@
 //! Random numbers for tests that can be repeated.
 
-/// Seeded random numbers (SplitMix64).
+use weir_base::time::jitter::split_mix_64;
+
+/// Seeded random numbers.
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -9,11 +11,7 @@ impl Dice {
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        split_mix_64(&mut self.0)
     }
 
     pub(crate) fn below(&mut self, end: u64) -> u64 {

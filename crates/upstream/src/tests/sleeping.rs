@@ -200,10 +200,10 @@ async fn calls_at_every_moment_around_the_end_are_answered_once_each() {
 #[tokio::test(start_paused = true)]
 async fn a_subscription_keeps_it_awake_and_starts_it() {
     let mut world = World::start(on_demand_settings(TestTransport::Stdio));
-    let (upstream, dirty) = (world.upstream.clone(), PendingResourceUpdates::default());
+    let (upstream, updates) = (world.upstream.clone(), PendingResourceUpdates::default());
     let joining = world.tracker.spawn(async move {
         let owner = QuotaOwner { name: Arc::from("all"), clients: 1 };
-        upstream.subscribe("file:///a", &dirty, &owner).await
+        upstream.subscribe("file:///a", &updates, &owner).await
     });
     let mut peer = world.child().await;
     open(&mut peer).await;

@@ -53,8 +53,8 @@ async fn modern_http() -> World {
     world
 }
 
-fn join(world: &World, uri: &'static str, dirty: &PendingResourceUpdates) -> Joining {
-    join_as(world, ("all", 16), uri, dirty)
+fn join(world: &World, uri: &'static str, updates: &PendingResourceUpdates) -> Joining {
+    join_as(world, ("all", 16), uri, updates)
 }
 
 /// Subscribes a client of a quota owner with this many clients.
@@ -62,11 +62,11 @@ fn join_as(
     world: &World,
     (name, clients): (&str, usize),
     uri: &'static str,
-    dirty: &PendingResourceUpdates,
+    updates: &PendingResourceUpdates,
 ) -> Joining {
-    let (upstream, dirty) = (world.upstream.clone(), dirty.clone());
+    let (upstream, updates) = (world.upstream.clone(), updates.clone());
     let owner = QuotaOwner { name: name.into(), clients };
-    world.tracker.spawn(async move { upstream.subscribe(uri, &dirty, &owner).await })
+    world.tracker.spawn(async move { upstream.subscribe(uri, &updates, &owner).await })
 }
 
 async fn expect_accepted(joining: Joining) -> Subscription {
@@ -92,8 +92,8 @@ async fn is_quiet(peer: &mut Peer) -> bool {
     tokio::time::timeout(std::time::Duration::from_millis(1), peer.read()).await.is_err()
 }
 
-async fn marked_updates(dirty: &PendingResourceUpdates) -> String {
-    dirty.next().await.uri.to_string()
+async fn marked_updates(updates: &PendingResourceUpdates) -> String {
+    updates.next().await.uri.to_string()
 }
 
 fn updated(uri: &str) -> Value {
@@ -172,12 +172,12 @@ async fn clients_share_one_request_and_the_last_one_ends_it() {
 #[tokio::test(start_paused = true)]
 async fn each_connection_is_subscribed_anew_and_what_was_held_counts_as_updated() {
     let (mut world, mut peer) = stdio(Era::Legacy).await;
-    let dirty = PendingResourceUpdates::default();
-    let joining = join(&world, A, &dirty);
+    let updates = PendingResourceUpdates::default();
+    let joining = join(&world, A, &updates);
     let request = peer.read().await;
     peer.answer(&request, json!({})).await;
     let subscription = expect_accepted(joining).await;
-    assert!(dirty.next().now_or_never().is_none());
+    assert!(updates.next().now_or_never().is_none());
 
     peer.exit("crashed");
     let mut peer = world.child().await;
@@ -185,7 +185,7 @@ async fn each_connection_is_subscribed_anew_and_what_was_held_counts_as_updated(
     let request = peer.read().await;
     assert_eq!(request["method"], "resources/subscribe");
     peer.answer(&request, json!({})).await;
-    assert_eq!(marked_updates(&dirty).await, A);
+    assert_eq!(marked_updates(&updates).await, A);
 
     // A refused subscription may be accepted later.
     peer.exit("crashed");
@@ -195,12 +195,12 @@ async fn each_connection_is_subscribed_anew_and_what_was_held_counts_as_updated(
     peer.refuse(&request, -32603).await;
     world.up().await;
     assert!(is_quiet(&mut peer).await);
-    let again = join(&world, A, &dirty);
+    let again = join(&world, A, &updates);
     let request = peer.read().await;
     assert_eq!(request["method"], "resources/subscribe");
     peer.answer(&request, json!({})).await;
     drop(expect_accepted(again).await);
-    assert_eq!(marked_updates(&dirty).await, A);
+    assert_eq!(marked_updates(&updates).await, A);
     drop(subscription);
     world.finish().await;
 }
@@ -208,16 +208,16 @@ async fn each_connection_is_subscribed_anew_and_what_was_held_counts_as_updated(
 #[tokio::test(start_paused = true)]
 async fn a_refusal_is_passed_on_and_leaves_nothing_behind() {
     let (world, mut peer) = stdio(Era::Legacy).await;
-    let dirty = PendingResourceUpdates::default();
-    let joining = join(&world, A, &dirty);
+    let updates = PendingResourceUpdates::default();
+    let joining = join(&world, A, &updates);
     let request = peer.read().await;
     peer.refuse(&request, -32002).await;
     assert_eq!(expect_refused(joining).await, Some(-32002));
     // Updates without a subscriber are dropped.
     peer.send(updated(A)).await;
-    assert!(is_quiet(&mut peer).await && dirty.next().now_or_never().is_none());
+    assert!(is_quiet(&mut peer).await && updates.next().now_or_never().is_none());
     // The next subscription is a new request; without a response it fails in time and is cancelled.
-    let (joining, began) = (join(&world, A, &dirty), Instant::now());
+    let (joining, began) = (join(&world, A, &updates), Instant::now());
     assert_eq!(peer.read().await["method"], "resources/subscribe");
     let failed = joining.await.expect("no panic").expect_err("no answer");
     assert!(
@@ -291,8 +291,8 @@ async fn subscribe_request(world: &mut World) -> Exchange {
 #[tokio::test(start_paused = true)]
 async fn subscription_is_accepted_with_an_empty_array_as_its_result() {
     let (world, mut peer) = stdio(Era::Legacy).await;
-    let dirty = PendingResourceUpdates::default();
-    let joining = join(&world, A, &dirty);
+    let updates = PendingResourceUpdates::default();
+    let joining = join(&world, A, &updates);
     let request = peer.read().await;
     assert_eq!(request["method"], "resources/subscribe");
     peer.answer(&request, json!([])).await;
@@ -305,19 +305,19 @@ async fn what_was_unheard_while_the_stream_was_lost_counts_as_updated() {
     let mut world = World::start(settings(TestTransport::Http));
     let stream = legacy_http(&mut world, "s1").await;
     world.up().await;
-    let dirty = PendingResourceUpdates::default();
-    let joining = join(&world, A, &dirty);
+    let updates = PendingResourceUpdates::default();
+    let joining = join(&world, A, &updates);
     subscribe_request(&mut world).await.answer(json!({}));
     let _subscription = expect_accepted(joining).await;
     stream.send(updated(A));
-    assert_eq!(marked_updates(&dirty).await, A);
+    assert_eq!(marked_updates(&updates).await, A);
     drop(stream);
     let get = world.request().await;
     assert_eq!(get.method, Method::GET);
     let _stream = get.events();
-    assert_eq!(marked_updates(&dirty).await, A);
+    assert_eq!(marked_updates(&updates).await, A);
     tokio::time::advance(2 * SPACING).await;
-    assert!(dirty.next().now_or_never().is_none());
+    assert!(updates.next().now_or_never().is_none());
     world.finish().await;
 }
 
@@ -326,11 +326,11 @@ async fn a_session_that_is_over_is_opened_again_with_what_was_subscribed_to() {
     let mut world = World::start(settings(TestTransport::Http));
     let _stream = legacy_http(&mut world, "s1").await;
     world.up().await;
-    let dirty = PendingResourceUpdates::default();
-    let joining = join(&world, A, &dirty);
+    let updates = PendingResourceUpdates::default();
+    let joining = join(&world, A, &updates);
     subscribe_request(&mut world).await.answer(json!({}));
     let _first = expect_accepted(joining).await;
-    let joining = join(&world, B, &dirty);
+    let joining = join(&world, B, &updates);
     subscribe_request(&mut world).await.status(404);
     world.check().await.status(404);
     let _stream = legacy_http(&mut world, "s2").await;
@@ -340,8 +340,8 @@ async fn a_session_that_is_over_is_opened_again_with_what_was_subscribed_to() {
         request.answer(json!({}));
     }
     let _second = expect_accepted(joining).await;
-    assert_eq!(marked_updates(&dirty).await, A);
-    assert!(dirty.next().now_or_never().is_none());
+    assert_eq!(marked_updates(&updates).await, A);
+    assert!(updates.next().now_or_never().is_none());
     world.finish().await;
 }
 
@@ -350,20 +350,20 @@ async fn a_session_that_is_over_is_opened_again_with_what_was_subscribed_to() {
 #[tokio::test(start_paused = true)]
 async fn a_wider_listen_is_acknowledged_before_the_old_one_closes() {
     let (world, mut peer) = stdio(Era::Modern).await;
-    let dirty = PendingResourceUpdates::default();
-    let joining = join(&world, A, &dirty);
+    let updates = PendingResourceUpdates::default();
+    let joining = join(&world, A, &updates);
     let first = peer.read().await;
     assert_eq!(listened_uris(&first), [A]);
     peer.send(acknowledged(&first, &[A])).await;
     let a = expect_accepted(joining).await;
 
-    let joining = join(&world, B, &dirty);
+    let joining = join(&world, B, &updates);
     let second = peer.read().await;
     assert_eq!(listened_uris(&second), [A, B]);
     assert!(is_quiet(&mut peer).await && !joining.is_finished());
     // Until then the old stream is read.
     peer.send(updated(A)).await;
-    assert_eq!(marked_updates(&dirty).await, A);
+    assert_eq!(marked_updates(&updates).await, A);
     peer.send(acknowledged(&second, &[A, B])).await;
     let b = expect_accepted(joining).await;
     let cancelled = peer.read().await;
@@ -380,25 +380,25 @@ async fn a_wider_listen_is_acknowledged_before_the_old_one_closes() {
     let cancelled = peer.read().await;
     assert_eq!(cancelled["params"]["requestId"], third["id"]);
     // A replaced listen request leaves no gap, so nothing counts as updated.
-    assert!(dirty.next().now_or_never().is_none());
+    assert!(updates.next().now_or_never().is_none());
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn over_http_the_old_stream_is_read_until_the_new_one_is_acknowledged() {
     let mut world = modern_http().await;
-    let dirty = PendingResourceUpdates::default();
-    let joining = join(&world, A, &dirty);
+    let updates = PendingResourceUpdates::default();
+    let joining = join(&world, A, &updates);
     let listen = world.post().await;
     let (body, first) = (listen.body.clone(), listen.events());
     first.send(acknowledged(&body, &[A]));
     let _a = expect_accepted(joining).await;
-    let joining = join(&world, B, &dirty);
+    let joining = join(&world, B, &updates);
     let listen = world.post().await;
     assert_eq!(listened_uris(&listen.body), [A, B]);
     let (body, second) = (listen.body.clone(), listen.events());
     first.send(updated(A));
-    assert_eq!(marked_updates(&dirty).await, A);
+    assert_eq!(marked_updates(&updates).await, A);
     // Notifications without the subscription's id are attributed by their stream.
     let mut plain = acknowledged(&body, &[A, B]);
     plain["params"]["_meta"] = json!({});
@@ -406,15 +406,15 @@ async fn over_http_the_old_stream_is_read_until_the_new_one_is_acknowledged() {
     let _b = expect_accepted(joining).await;
     first.closed().await;
     second.send(updated(B));
-    assert_eq!(marked_updates(&dirty).await, B);
+    assert_eq!(marked_updates(&updates).await, B);
     world.finish().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_not_acknowledged_is_not_honored() {
     let (world, mut peer) = stdio(Era::Modern).await;
-    let dirty = PendingResourceUpdates::default();
-    let (good, bad) = (join(&world, A, &dirty), join(&world, B, &dirty));
+    let updates = PendingResourceUpdates::default();
+    let (good, bad) = (join(&world, A, &updates), join(&world, B, &updates));
     // The first may be sent ahead of the second.
     let mut listen = peer.read().await;
     while listened_uris(&listen) != [A, B] {
@@ -426,18 +426,18 @@ async fn what_is_not_acknowledged_is_not_honored() {
     let a = expect_accepted(good).await;
     while !is_quiet(&mut peer).await {}
     // It is requested again when a client subscribes again, and only then.
-    let bad = join(&world, B, &dirty);
+    let bad = join(&world, B, &updates);
     let listen = peer.read().await;
     assert_eq!(listened_uris(&listen), [A, B]);
     peer.refuse(&listen, -32601).await;
     assert_eq!(expect_refused(bad).await, None);
-    let bad = join(&world, B, &dirty);
+    let bad = join(&world, B, &updates);
     let listen = peer.read().await;
     peer.refuse(&listen, -32602).await;
     assert_eq!(expect_refused(bad).await, Some(-32602));
     // The old stream has stayed open all the time.
     peer.send(updated(A)).await;
-    assert_eq!(marked_updates(&dirty).await, A);
+    assert_eq!(marked_updates(&updates).await, A);
     assert!(is_quiet(&mut peer).await);
     drop(a);
     world.finish().await;
@@ -447,8 +447,8 @@ async fn what_is_not_acknowledged_is_not_honored() {
 async fn of_names_that_are_refused_together_the_good_ones_are_found() {
     let (mut world, mut peer) = stdio(Era::Modern).await;
     let uris = ["x:0", "x:1", "x:2", "x:3", "x:4", "x:5", "x:6", "x:7"];
-    let dirty = PendingResourceUpdates::default();
-    let mut joining: Vec<_> = uris.iter().map(|uri| join(&world, uri, &dirty)).collect();
+    let updates = PendingResourceUpdates::default();
+    let mut joining: Vec<_> = uris.iter().map(|uri| join(&world, uri, &updates)).collect();
     serve(&mut peer, &mut joining, None).await;
     let mut held_ones = Vec::new();
     for joining in joining {
@@ -461,7 +461,7 @@ async fn of_names_that_are_refused_together_the_good_ones_are_found() {
     let mut told_of = Vec::new();
     let telling = async {
         while told_of.len() < uris.len() - 1 {
-            told_of.push(marked_updates(&dirty).await);
+            told_of.push(marked_updates(&updates).await);
         }
     };
     let mut never = vec![world.tracker.spawn(std::future::pending())];
@@ -504,11 +504,11 @@ async fn serve(peer: &mut Peer, joining: &mut [Joining], unknown: Option<&str>) 
 #[tokio::test(start_paused = true)]
 async fn a_listen_that_the_server_ends_is_opened_again_after_a_pause() {
     for over in [TestTransport::Stdio, TestTransport::Http] {
-        let dirty = PendingResourceUpdates::default();
+        let updates = PendingResourceUpdates::default();
         let (world, since) = match over {
             TestTransport::Stdio => {
                 let (world, mut peer) = stdio(Era::Modern).await;
-                let joining = join(&world, A, &dirty);
+                let joining = join(&world, A, &updates);
                 let listen = peer.read().await;
                 peer.send(acknowledged(&listen, &[A])).await;
                 let subscription = expect_accepted(joining).await;
@@ -519,13 +519,13 @@ async fn a_listen_that_the_server_ends_is_opened_again_after_a_pause() {
                 let listen = peer.read().await;
                 assert_eq!(listened_uris(&listen), [A]);
                 peer.send(acknowledged(&listen, &[A])).await;
-                assert_eq!(marked_updates(&dirty).await, A);
+                assert_eq!(marked_updates(&updates).await, A);
                 drop(subscription);
                 (world, since)
             }
             _ => {
                 let mut world = modern_http().await;
-                let joining = join(&world, A, &dirty);
+                let joining = join(&world, A, &updates);
                 let listen = world.post().await;
                 let (body, events) = (listen.body.clone(), listen.events());
                 events.send(acknowledged(&body, &[A]));
@@ -538,7 +538,7 @@ async fn a_listen_that_the_server_ends_is_opened_again_after_a_pause() {
                 assert_eq!(listened_uris(&listen.body), [A]);
                 let (body, events) = (listen.body.clone(), listen.events());
                 events.send(acknowledged(&body, &[A]));
-                assert_eq!(marked_updates(&dirty).await, A);
+                assert_eq!(marked_updates(&updates).await, A);
                 drop(subscription);
                 (world, since)
             }
@@ -553,24 +553,24 @@ async fn a_listen_that_the_server_ends_is_opened_again_after_a_pause() {
 #[tokio::test(start_paused = true)]
 async fn one_principal_cannot_subscribe_to_all_that_an_upstream_may_be() {
     let (world, mut peer) = stdio(Era::Legacy).await;
-    let dirty = PendingResourceUpdates::default();
+    let updates = PendingResourceUpdates::default();
     let uri = |number: usize| &*format!("x:{number}").leak();
     let mut all = Vec::new();
     for number in 0..URIS_PER_CLIENT {
-        let joining = join_as(&world, ("ann", 1), uri(number), &dirty);
+        let joining = join_as(&world, ("ann", 1), uri(number), &updates);
         let request = peer.read().await;
         peer.answer(&request, json!({})).await;
         all.push(expect_accepted(joining).await);
     }
-    let full = join_as(&world, ("ann", 1), A, &dirty).await.expect("no panic");
+    let full = join_as(&world, ("ann", 1), A, &updates).await.expect("no panic");
     assert!(matches!(full, Err(Error::Busy { .. })), "{full:?}");
     // An existing subscription needs no further entry, and other clients have their own quota.
-    all.push(expect_accepted(join_as(&world, ("ann", 1), uri(7), &dirty)).await);
-    let joining = join_as(&world, ("bob", 1), A, &dirty);
+    all.push(expect_accepted(join_as(&world, ("ann", 1), uri(7), &updates)).await);
+    let joining = join_as(&world, ("bob", 1), A, &updates);
     let request = peer.read().await;
     peer.answer(&request, json!({})).await;
     all.push(expect_accepted(joining).await);
-    all.push(expect_accepted(join_as(&world, ("ann", 1), A, &dirty)).await);
+    all.push(expect_accepted(join_as(&world, ("ann", 1), A, &updates)).await);
     drop(all);
     world.finish().await;
 }
@@ -578,9 +578,9 @@ async fn one_principal_cannot_subscribe_to_all_that_an_upstream_may_be() {
 #[tokio::test(start_paused = true)]
 async fn an_upstream_has_a_bounded_number_of_subscriptions_and_those_that_linger_make_room() {
     let (world, mut peer) = stdio(Era::Legacy).await;
-    let dirty = PendingResourceUpdates::default();
+    let updates = PendingResourceUpdates::default();
     let uris = (0..MAX_URIS).map(|number| &*format!("x:{number}").leak());
-    let joining: Vec<_> = uris.map(|uri| join(&world, uri, &dirty)).collect();
+    let joining: Vec<_> = uris.map(|uri| join(&world, uri, &updates)).collect();
     let mut all = Vec::new();
     for joining in joining {
         // In any order: each response lets one of them through.
@@ -589,10 +589,10 @@ async fn an_upstream_has_a_bounded_number_of_subscriptions_and_those_that_linger
         all.push(joining);
     }
     let mut all: Vec<_> = join_all(all.into_iter().map(expect_accepted)).await;
-    let full = join(&world, A, &dirty).await.expect("no panic").expect_err("full");
+    let full = join(&world, A, &updates).await.expect("no panic").expect_err("full");
     assert!(matches!(full, Error::Busy { .. }), "{full:?}");
     all.pop();
-    let joining = join(&world, A, &dirty);
+    let joining = join(&world, A, &updates);
     let mut methods = [peer.read().await, peer.read().await];
     methods.sort_by_key(|request| request["method"].to_string());
     assert_eq!(methods[0]["method"], "resources/subscribe");
