@@ -6,7 +6,8 @@
 //!
 //! Invariants: a failure that names the request, or is about credentials, a rate or a busy server,
 //! is none of the session. A failure that may be that of a server in trouble has to last. One check
-//! runs at a time, and at most one a second. After a session was given up, the next one of its
+//! runs at a time, and at most one a second: a failure in another form than the last one waits for
+//! its turn, because that check has not judged it. After a session was given up, the next one of its
 //! owner is not given up before the back-off is over. So no client ends the sessions of others.
 
 use std::iter::repeat_with;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::health::keyed_backoff::KeyedBackoff;
 use crate::message::{OutboundRequest, TransportError, error_code};
@@ -26,11 +27,14 @@ pub(crate) type GiveUpBackoff = Arc<KeyedBackoff<()>>;
 /// Check of one session.
 pub(crate) struct SessionCheck {
     backoff: GiveUpBackoff,
-    /// Time of the last check; locked while one runs.
-    checked_at: Arc<Mutex<Option<Instant>>>,
+    /// Last check; locked while one runs.
+    last: Arc<Mutex<Option<Checked>>>,
     /// Reason why the session was given up.
     given_up: watch::Sender<Option<String>>,
 }
+
+/// Time of a check, and the form of the failure that it was about.
+struct Checked(Instant, FailureForm);
 
 /// Failure that may be that of the session, in a form that another one can have, too.
 #[derive(Debug, PartialEq, Eq)]
@@ -70,8 +74,8 @@ impl FailureForm {
 impl SessionCheck {
     /// Creates the check of a session whose owner has this back-off.
     pub(crate) fn new(backoff: GiveUpBackoff) -> Arc<Self> {
-        let (checked_at, given_up) = (Arc::default(), watch::Sender::new(None));
-        Arc::new(Self { backoff, checked_at, given_up })
+        let (last, given_up) = (Arc::default(), watch::Sender::new(None));
+        Arc::new(Self { backoff, last, given_up })
     }
 
     /// Judges the session after the failure of a request. If it is given up and the failure proves
@@ -86,45 +90,51 @@ impl SessionCheck {
     ) -> Option<String> {
         let form = FailureForm::of(failure)?;
         let tasks = &transport.http_client()?.pool.tracker;
-        let (check, checked_at) = (Arc::clone(self), Arc::clone(&self.checked_at));
+        let (check, last, failed) = (Arc::clone(self), Arc::clone(&self.last), Instant::now());
         let (transport, is_unexecuted) = (transport.clone(), form.is_unexecuted());
         let requests = repeat_with(harmless).take(if is_unexecuted { 1 } else { 2 }).collect();
         if !is_unexecuted {
-            if let Ok(checked_at) = checked_at.try_lock_owned() {
-                tasks.spawn(check.run(checked_at, form, transport, requests));
+            if let Ok(last) = last.try_lock_owned() {
+                tasks.spawn(check.run(last, (failed, form), transport, requests));
             }
             return None;
         }
         // The check outlives a caller that stops waiting.
-        let checked_at = checked_at.lock_owned().await;
-        let _ = tasks.spawn(check.run(checked_at, form, transport, requests)).await;
+        let last = last.lock_owned().await;
+        let _ = tasks.spawn(check.run(last, (failed, form), transport, requests)).await;
         self.given_up.borrow().clone()
     }
 
-    /// Sends the harmless requests, unless some were sent a short time ago, and gives the session
-    /// up if all fail alike.
+    /// Sends the harmless requests, unless some were sent a short time ago because of such a
+    /// failure, and gives the session up if all fail alike. After a check because of another
+    /// failure, one that came meanwhile waits for the rest of the second, and no others do.
     async fn run(
         self: Arc<Self>,
-        mut checked_at: OwnedMutexGuard<Option<Instant>>,
-        form: FailureForm,
+        mut last: OwnedMutexGuard<Option<Checked>>,
+        (failed, form): (Instant, FailureForm),
         transport: Transport,
         requests: Vec<OutboundRequest>,
     ) {
-        let is_recent = checked_at.is_some_and(|at| at.elapsed() < MIN_CHECK_INTERVAL);
-        let is_given_up = self.given_up.borrow().is_some();
-        if is_given_up || is_recent || self.backoff.check(&()).is_err() {
+        let due = last.as_ref().map_or(failed, |Checked(at, _)| *at + MIN_CHECK_INTERVAL);
+        let waits = failed.elapsed() < MIN_CHECK_INTERVAL
+            && last.as_ref().is_some_and(|Checked(_, of)| *of != form);
+        let is_recent = Instant::now() < due && !waits;
+        if is_recent || self.is_given_up() || self.backoff.check(&()).is_err() {
             return;
         }
-        let checks = Self::all_fail_alike(&form, &transport, requests);
+        let checks = async {
+            sleep_until(due).await;
+            Self::all_fail_alike(&form, &transport, requests).await
+        };
         let is_lost = tokio::select! {
             is_lost = checks => is_lost,
             _ = self.given_up() => return,
         };
-        *checked_at = Some(Instant::now());
-        if !is_lost {
-            return;
-        }
         let reason = match form {
+            _ if !is_lost => {
+                *last = Some(Checked(Instant::now(), form));
+                return;
+            }
             FailureForm::Status(404, _) => SESSION_ENDED.to_owned(),
             FailureForm::Status(status, _) => {
                 format!("it refuses each request of the session with HTTP {status}")
@@ -135,6 +145,10 @@ impl SessionCheck {
         };
         self.backoff.failed(&(), &reason);
         self.given_up.send_replace(Some(reason));
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.given_up.borrow().is_some()
     }
 
     async fn all_fail_alike(

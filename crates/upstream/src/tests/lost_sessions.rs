@@ -131,6 +131,43 @@ async fn a_session_in_which_a_harmless_request_succeeds_or_fails_otherwise_is_ke
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_check_because_of_another_failure_does_not_stand_for_this_one() {
+    let (trouble, lost) = (IN_TROUBLE[0], LOST[0]);
+    let mut world = World::http(Era::Legacy).await;
+    let running = RunningCall::start(&world, call(LEGACY));
+    reply(world.post().await, trouble);
+    let _ = running.end().await;
+    // The server has been replaced meanwhile, and the next one does not know the session.
+    reply(world.check().await, lost);
+    let (start, running) = (Instant::now(), RunningCall::start(&world, call(LEGACY)));
+    reply(world.post().await, lost);
+    reply(world.check().await, lost);
+    assert_eq!(start.elapsed(), Duration::from_secs(1));
+    world.initialize("s2").await;
+    world.post().await.answer(json!({}));
+    running.end().await.expect("a reply");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_in_many_forms_wait_for_one_check_only() {
+    let mut world = World::http(Era::Legacy).await;
+    let statuses = [400, 409, 410, 422];
+    let start = Instant::now();
+    let running = statuses.map(|_| RunningCall::start(&world, call(LEGACY)));
+    for status in statuses {
+        reply(world.post().await, (status, "text/plain", ""));
+    }
+    world.check().await.answer(json!({}));
+    world.check().await.answer(json!({}));
+    for running in running {
+        running.end().await.expect_err("refused");
+    }
+    assert_eq!(start.elapsed(), Duration::from_secs(1));
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failure_about_credentials_a_rate_or_the_call_itself_starts_no_check() {
     let mut world = World::http(Era::Legacy).await;
     for status in [401, 403, 429] {
