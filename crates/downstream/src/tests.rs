@@ -180,6 +180,7 @@ fn upstream_settings(name: UpstreamName) -> upstream::Settings {
         breaker: weir_upstream::health::breaker::Settings::default(),
         on_down: weir_upstream::OnDown::Keep,
         list_cache_dir: None,
+        reads_list_cache: true,
     }
 }
 
