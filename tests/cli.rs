@@ -46,6 +46,8 @@ mod signing_in;
 mod sleeping;
 #[path = "cli/special_files.rs"]
 mod special_files;
+#[path = "cli/stand_in.rs"]
+mod stand_in;
 #[path = "cli/starting.rs"]
 mod starting;
 #[cfg(target_os = "linux")]
@@ -133,6 +135,11 @@ fn serve(folder: &Path) -> Weir {
 fn stdio(folder: &Path, arguments: &[&str]) -> (Weir, Lines) {
     let mut command = program();
     command.arg("stdio").args(arguments).current_dir(folder);
+    piped(command)
+}
+
+/// Starts a command with pipes to this test, and returns the lines of its output.
+fn piped(mut command: std::process::Command) -> (Weir, Lines) {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut weir = Weir::spawn(command);
     let output = Lines::of(weir.child.stdout.take().expect("piped"));

@@ -153,6 +153,12 @@ pub(super) fn applicable(
     keep(&mut kept, "fleet", &before.fleet, &mut next.fleet);
     if single_client {
         kept.retain(|key| !KEYS_OF_LISTENERS.contains(key));
+        let matters = |key: &&str| ["audit", "state"].contains(key);
+        if before.is_stand_in() && !next.is_stand_in() && kept.iter().any(matters) {
+            // Those of a file that could not be read are not what it says.
+            let why = "the mistake was in [audit] or [state]: restart the client, which starts Weir";
+            return Err(why.to_owned());
+        }
     } else if before.records_requests() != next.records_requests() && !kept.contains(&"audit") {
         // By default, the audit log depends on whether clients need credentials.
         kept.push("audit");

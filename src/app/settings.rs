@@ -232,7 +232,9 @@ fn secrets(upstream: &config::UpstreamConfig) -> Vec<Secret> {
             let account = account.as_ref().and_then(|account| account.client_secret());
             query.chain(parts).map(Secret::from).chain(account.cloned()).collect()
         }
-        UpstreamSource::Library { .. } | UpstreamSource::OnOneReplica { .. } => Vec::new(),
+        UpstreamSource::Library { .. }
+        | UpstreamSource::Notice { .. }
+        | UpstreamSource::OnOneReplica { .. } => Vec::new(),
     }
 }
 

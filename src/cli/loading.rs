@@ -50,11 +50,31 @@ impl ConfigArgs {
     /// Reads and checks the configuration; the caller prints its warnings.
     pub(crate) async fn load(&self, options: &Options) -> Result<LoadedConfig, Failure> {
         let source = self.find().await?;
-        let files = match &source {
-            ConfigSource::File(path) => snapshot_files(path.clone(), options.clone()).await,
-            ConfigSource::Demo(_) => None,
-        };
+        let files = source.snapshot_files(options).await;
         let config = source.read(options).await?;
+        Ok(LoadedConfig { config, source, files })
+    }
+
+    /// Reads and checks the configuration for this client, or for one without a name. One that
+    /// cannot be used is reported, and replaced by one that tells the client so.
+    pub(crate) async fn load_or_stand_in(
+        &self,
+        options: &Options,
+        client: Option<&str>,
+    ) -> Result<LoadedConfig, Failure> {
+        let source = match self.find().await {
+            Err(Failure::NoConfig(why)) => ConfigSource::Missing(why),
+            found => found?,
+        };
+        let files = source.snapshot_files(options).await;
+        let read = source.read(options).await;
+        // A pipe cannot be read again.
+        let path = source.file().filter(|_| files.is_some()).unwrap_or(Path::new("")).to_owned();
+        let (options, client) = (options.clone(), client.map(str::to_owned));
+        let choose = move || usable_or_stand_in(read, &path, &options, client.as_deref());
+        let chosen = tokio::task::spawn_blocking(choose).await;
+        let (config, failure) = chosen.map_err(|error| Failure::NoConfig(error.to_string()))?;
+        failure.iter().for_each(|failure| output::print_failure(failure, false));
         Ok(LoadedConfig { config, source, files })
     }
 
@@ -108,6 +128,8 @@ pub(crate) enum ConfigSource {
     File(PathBuf),
     /// Demonstration, whose HTTP server is stopped on drop.
     Demo(Demo),
+    /// No file, because of this.
+    Missing(String),
 }
 
 impl ConfigSource {
@@ -118,22 +140,24 @@ impl ConfigSource {
                 let config = Config::parse(demo.config(), Path::new("demo.toml"), options);
                 config.map_err(Failure::Config)
             }
+            Self::Missing(why) => Err(Failure::NoConfig(why.clone())),
         }
     }
 
-    /// Returns the path of the main file; `None` for the demonstration.
+    /// Returns the path of the main file, if there is one.
     pub(crate) fn file(&self) -> Option<&Path> {
         match self {
             Self::File(path) => Some(path),
-            Self::Demo(_) => None,
+            Self::Demo(_) | Self::Missing(_) => None,
         }
     }
-}
 
-/// Records the state of a configuration's files, on a blocking thread.
-async fn snapshot_files(path: PathBuf, options: Options) -> Option<ConfigFiles> {
-    let look = move || ConfigFiles::snapshot(&path, &options);
-    tokio::task::spawn_blocking(look).await.ok().flatten()
+    /// Records the state of the files, on a blocking thread; `None` if they cannot be read again.
+    async fn snapshot_files(&self, options: &Options) -> Option<ConfigFiles> {
+        let (path, options) = (self.file()?.to_owned(), options.clone());
+        let look = move || ConfigFiles::snapshot(&path, &options);
+        tokio::task::spawn_blocking(look).await.ok().flatten()
+    }
 }
 
 /// Prints the warnings with their source lines, for people.
@@ -158,6 +182,31 @@ async fn read_blocking<T: Send + 'static>(
     })?;
     read.map_err(Failure::Config)
 }
+
+/// Returns a configuration if this client, or one without a name, can use it. Otherwise returns one
+/// that tells the client why not, and the reason. Blocks.
+pub(crate) fn usable_or_stand_in(
+    read: Result<Config, Failure>,
+    path: &Path,
+    options: &Options,
+    client: Option<&str>,
+) -> (Config, Option<Failure>) {
+    let has_client = |config| match client.map(|client| check_client(&config, client)) {
+        Some(Err(failure)) => Err(failure),
+        Some(Ok(())) | None => Ok(config),
+    };
+    let failure = match read.and_then(has_client) {
+        Ok(config) => return (config, None),
+        Err(failure) => failure,
+    };
+    let text = output::render::sanitize_line(&format!("{CANNOT_BE_USED}{failure}"));
+    // This name stands for every client without credentials.
+    let client = client.filter(|client| *client != policy::ANONYMOUS);
+    (Config::stand_in(path, options, &text, client), Some(failure))
+}
+
+/// Beginning of the text that a client gets in the place of its servers.
+const CANNOT_BE_USED: &str = "Weir serves no tools, because its configuration cannot be used: ";
 
 /// Options for reading a configuration in the environment of this process.
 pub(crate) fn options(allow_anonymous_network: bool) -> Options {

@@ -61,7 +61,7 @@ fn a_client_whose_keys_have_expired_is_refused_with_the_moment() {
     let all = [
         shown(folder.path(), &["list", "--as", "visitor"]),
         shown(folder.path(), &["get", "house__greeting", "who=x", "--as", "visitor", "--json"]),
-        shown(folder.path(), &["stdio", "--as", "visitor"]),
+        shown(folder.path(), &["stdio", "--strict", "--as", "visitor"]),
     ];
     assert_snapshot!(all.concat(), @r#"
     $ weir list --as visitor
@@ -70,7 +70,7 @@ fn a_client_whose_keys_have_expired_is_refused_with_the_moment() {
     $ weir get house__greeting who=x --as visitor --json
     ! {"error":"the keys of client `visitor` have expired, at 2026-01-02T02:04:05Z: set another `expires` under [clients.visitor]","exit_code":3}
     => 3
-    $ weir stdio --as visitor
+    $ weir stdio --strict --as visitor
     ! weir: the keys of client `visitor` have expired, at 2026-01-02T02:04:05Z: set another `expires` under [clients.visitor]
     => 3
     "#);

@@ -46,7 +46,7 @@ fn processes(folder: &Path, name: &str) -> Vec<String> {
 }
 
 /// Replaces a file by rename, as most editors do.
-fn replace_file(folder: &Path, name: &str, text: &str) {
+pub(crate) fn replace_file(folder: &Path, name: &str, text: &str) {
     let beside = folder.join("weir.toml.new");
     std::fs::write(&beside, text).expect("written");
     std::fs::rename(beside, folder.join(name)).expect("moved");

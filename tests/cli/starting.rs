@@ -1,5 +1,6 @@
 //! Only the upstreams that a command needs are started. Each one here would leave a file.
 
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{folder, runs, script, scripted, shown, was_started, weir};
+use super::{folder, piped, program, runs, script, scripted, shown, was_started, weir};
 use crate::lab::blocking::{make_pipe, read_pipe, wait_for_exit};
 use crate::lab::wait_until;
 
@@ -78,6 +79,41 @@ fn one_item_needs_one_upstream_and_its_neighbours_are_not_heard_of() {
     let (shown, started) = started(folder.path(), &["get", "house__greeting", "who=Ada"]);
     assert!(shown.contains("Hello, Ada!") && !shown.contains("! "), "{shown}");
     assert!(started.is_empty());
+}
+
+#[test]
+fn lists_of_a_command_are_shown_to_every_client_before_its_servers_have_started() {
+    let folder = folder("");
+    let server = folder.path().join("near.sh");
+    let config = format!("[state]\ndir = \"state\"\n{}", scripted("near"));
+    let config = config.replace("\"near.sh\"", &format!("{server:?}"));
+    std::fs::write(folder.path().join("weir.toml"), config).expect("written");
+    let tools = r#""result":{"tools":[{"name":"old","inputSchema":{}}]}"#;
+    for command in [&["check"][..], &["list", "tools"]] {
+        std::fs::remove_dir_all(folder.path().join("state")).ok();
+        script(folder.path(), "near", &[("tools/list", tools)]);
+        let (code, _, err) = weir(folder.path(), command);
+        assert_eq!((code, &*err), (0, ""), "{command:?}");
+        // From now on the server says nothing.
+        std::fs::write(&server, "cat > /dev/null").expect("written");
+        let elsewhere = tempfile::tempdir().expect("a folder");
+        let config = folder.path().join("weir.toml").display().to_string();
+        let mut client = program();
+        client.args(["stdio", "--config", &config]).current_dir(elsewhere.path());
+        client.env("TERM", "another").env("LANG", "C");
+        let (mut client, mut output) = piped(client);
+        let mut input = client.child.stdin.take().expect("piped");
+        let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"clientInfo":{"name":"x","version":"1"}}}"#;
+        let list = r#"{"jsonrpc":"2.0","id":2,"method":"tools/list"}"#;
+        let begin = Instant::now();
+        writeln!(input, "{initialize}\n{list}").expect("it reads");
+        let listed = output.wait_for("\"id\":2");
+        assert!(listed.contains("near__old") && !listed.contains("partial"), "{listed}");
+        // Without them the list would wait for four seconds.
+        assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+        drop(input);
+        assert!(client.wait().success());
+    }
 }
 
 #[test]

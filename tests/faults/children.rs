@@ -464,12 +464,12 @@ async fn f34_a_slow_start_keeps_nobody_waiting() {
         .stdio("fine", json!({}));
     let weir = lab.serve("").await;
     assert!(weir.took < bound(10_000, 1_000), "ready after {:?}", weir.took);
-    // The very first list waits two seconds for upstreams that are starting.
+    // The very first list waits four seconds for upstreams that are starting.
     let first = weir.wait_until_listed("fine").await;
-    assert!(first < bound(20_000, 2_500), "{first:?}");
+    assert!(first < bound(20_000, 4_500), "{first:?}");
     let mut client = weir.client(Revision::MODERN).await;
     let took = shortest(async || assert_eq!(client.tools().await, ["fine__call"])).await;
-    // A list that waits for an upstream takes two seconds.
+    // A list that waits for an upstream takes four seconds.
     assert!(took < bound(1_500, 250), "{took:?}");
     lab.evil("slow").create("go");
     weir.wait_until_listed("slow").await;

@@ -39,7 +39,7 @@ async fn f01_who_is_down_at_the_start_is_missing_and_nobody_else() {
     let begin = Instant::now();
     client.tools().await;
     let first = begin.elapsed();
-    // The very first list waits for upstreams that are starting, for two seconds at most.
+    // The very first list waits for upstreams that are starting, for four seconds at most.
     for evil in lab.evils() {
         weir.wait_until_listed(&evil.name).await;
     }
@@ -50,7 +50,7 @@ async fn f01_who_is_down_at_the_start_is_missing_and_nobody_else() {
     });
     let next = next.await;
     eprintln!("F-01: ready in {:?}, first list {first:?}, next {next:?}", weir.took);
-    assert!(first < bound(20_000, 2_500) && next < at_once(), "{first:?} {next:?}");
+    assert!(first < bound(20_000, 4_500) && next < at_once(), "{first:?} {next:?}");
     weir.stop().await;
 }
 
@@ -89,8 +89,8 @@ async fn f03_a_slow_server_is_waited_for_by_its_own_callers() {
     let begin = Instant::now();
     let mut client = weir.client(Revision::LEGACY).await;
     client.tools().await;
-    // A legacy client waits when it initializes. The slow list has not come by then.
-    assert!(begin.elapsed() < bound(30_000, 2_200), "a list: {:?}", begin.elapsed());
+    // The slow list has not come by then.
+    assert!(begin.elapsed() < bound(30_000, 4_200), "a list: {:?}", begin.elapsed());
     lab.evil("slow").create("first list");
     weir.wait_until_listed("slow").await;
     lab.evil("slow").script(json!({ "on": { "tools/list": { "never": true } } }));
@@ -124,7 +124,7 @@ async fn f04_a_list_that_is_never_answered_is_left_out() {
         let begin = Instant::now();
         client.tools().await;
         let first = begin.elapsed();
-        // The very first list waits two seconds at most, also for the one that is fine.
+        // The very first list waits four seconds at most, also for the one that is fine.
         weir.wait_until_listed("fine").await;
         let next = shortest(async || assert_eq!(client.tools().await, ["fine__call"])).await;
         eprintln!("F-04: {revision}: first list {first:?}, next {next:?}");

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use weir_base::json::Object;
 use weir_mcp::kind::Kind;
 use weir_mcp::revision::Revision;
 
 use crate::cell::{LEGACY_HTTP, LEGACY_STDIO, MODERN_HTTP, MODERN_STDIO, SIDES, Side, Transport};
 use crate::client::{Client, object, string};
-use crate::upstream::Script;
+use crate::upstream::{Answer, Script};
 use crate::world::{World, hub, pass};
 
 const APPS: &str = r#"{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}}"#;
@@ -84,6 +86,40 @@ async fn capabilities_are_the_union_of_what_the_visible_upstreams_have() {
                 assert_eq!(capabilities(&found), expected, "{role} over {side} of {upstream}");
             }
         }
+        world.close().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_introduction_waits_for_no_upstream_and_declares_what_one_may_turn_out_to_have() {
+    let config = r#"
+        [upstreams.hub]
+        [upstreams.slow]
+        [roles.staff]
+        prompts.allow = ["*"]
+        [roles.guest]
+        prompts.allow = ["hub/*"]
+    "#;
+    for side in SIDES {
+        let scripts = vec![("hub", Script::full(side)), ("slow", Script::full(side))];
+        let world = World::open(scripts, config);
+        world.upstream("slow").answer("prompts/list", Answer::Silence);
+        let start = Instant::now();
+        let declared = async |role| {
+            let found = introduction(&world, Some(role), side).await;
+            string(found.get_object("capabilities").expect("capabilities").to_bytes())
+        };
+        let mut all = vec![r#""subscribe":true"#, "logging", "io.modelcontextprotocol/ui"];
+        all.extend((side.revision >= Revision::V2025_03_26).then_some("completions"));
+        let tasks = r#""tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}"#;
+        all.extend((side.revision == Revision::V2025_11_25).then_some(tasks));
+        all.extend(side.is_modern().then_some("io.modelcontextprotocol/tasks"));
+        let early = declared("staff").await;
+        assert!(all.iter().all(|text| early.contains(text)), "{side}: {early}");
+        // The slow one has nothing for a guest.
+        let guests = declared("guest").await;
+        assert!(!guests.contains("logging"), "{side}: {guests}");
+        assert_eq!(start.elapsed(), Duration::ZERO, "{side}");
         world.close().await;
     }
 }

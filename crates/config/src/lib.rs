@@ -68,6 +68,7 @@ use weir_access::pins::Mode;
 use weir_access::policy::ClientCredentials;
 use weir_access::policy::limits::Limit;
 use weir_access::policy::role::Role;
+use weir_upstream::UpstreamSource;
 use weir_upstream::connect::Egress;
 
 use crate::reader::diagnostics::{ConfigFile, Diagnostics};
@@ -199,22 +200,46 @@ impl Config {
     pub fn listeners(path: &Path, options: &Options) -> (Listeners, Option<ConfigReport>) {
         let resolver = SecretResolver::new(&options.environment, &options.stop, false);
         let context = LoadContext { resolver, on_disk: false, only: Some(&[]) };
-        let environment = &options.environment;
         let read = |root: &TableReader<'_>| Listeners {
             server: root.table("server", |t| server::read_server(t, &context)),
             admin: root.table("admin", |t| admin::read_admin(t, &context)),
-            state: root.table("state", |t| audit::read_state(t, environment)),
+            state: root.table("state", |t| audit::read_state(t, &options.environment)),
         };
-        let (main, report) = match open(path) {
-            Ok(main) => match reader::document::read_with_mistakes(&main, environment, read) {
-                Ok((listeners, _)) => return (listeners, None),
-                Err(report) => (main, report),
-            },
-            Err(report) => (file(path, String::new()), report),
+        match read_despite_mistakes(path, options, read) {
+            (listeners, None) => (listeners, None),
+            (recovered, report) => {
+                let admin = AdminConfig { enabled: false, ..recovered.admin };
+                (Listeners { admin, ..recovered }, report)
+            }
+        }
+    }
+
+    /// Returns the configuration that `weir stdio` uses in the place of a file that has mistakes:
+    /// `[state]`, `[audit]` and `[log]` as far as they can be read, and one upstream whose only
+    /// tool returns `text`. It has the client of this name, which the file may have as well.
+    pub fn stand_in(path: &Path, options: &Options, text: &str, client: Option<&str>) -> Self {
+        let read = |root: &TableReader<'_>| {
+            let state = root.table("state", |t| audit::read_state(t, &options.environment));
+            let audit = root.table("audit", |t| audit::read_audit(t, &state));
+            (state, audit, root.table("log", LogConfig::read))
         };
-        let recovered = reader::document::read_recovered(&main, environment, read);
-        let admin = AdminConfig { enabled: false, ..recovered.admin };
-        (Listeners { admin, ..recovered }, Some(report))
+        let ((state, audit, log), _) = read_despite_mistakes(path, options, read);
+        let mut config = Self { state, audit, log, ..Self::default() };
+        config.upstreams = vec![upstreams::notice(text)];
+        config.clients.extend(client.map(|name| ClientCredentials {
+            name: name.to_owned(),
+            role: config.auth.anonymous_role.clone(),
+            ..ClientCredentials::default()
+        }));
+        config
+    }
+
+    /// Whether this configuration stands in for a file that has mistakes.
+    pub fn is_stand_in(&self) -> bool {
+        let is_notice = |it: &UpstreamConfig| {
+            matches!(it.settings.source, UpstreamSource::Notice { .. })
+        };
+        self.upstreams.iter().any(is_notice)
     }
 
     fn from_file(
@@ -302,6 +327,24 @@ impl Config {
             && self.server.listen.ip().to_canonical().is_loopback();
         self.audit.enabled.unwrap_or(!is_alone)
     }
+}
+
+/// Reads tables of a file whatever mistakes it has; of a file that is not TOML, what can be read of
+/// it, and the report.
+fn read_despite_mistakes<R>(
+    path: &Path,
+    options: &Options,
+    read: impl Fn(&TableReader<'_>) -> R,
+) -> (R, Option<ConfigReport>) {
+    let environment = &options.environment;
+    let (main, report) = match open(path) {
+        Ok(main) => match reader::document::read_with_mistakes(&main, environment, &read) {
+            Ok((result, _)) => return (result, None),
+            Err(report) => (main, report),
+        },
+        Err(report) => (file(path, String::new()), report),
+    };
+    (reader::document::read_recovered(&main, environment, &read), Some(report))
 }
 
 /// Parameters of reading that all sections share.

@@ -161,6 +161,9 @@ pub(super) fn read_upstreams(
         if !value::is_upstream_name(name) {
             t.table_error(value::bad_upstream_name(name));
         }
+        if name == OWN_NAME {
+            t.table_error(reserved());
+        }
         let prefix = t.read("prefix", prefix).unwrap_or_else(|| name.to_owned());
         let enabled = boolean().read(t, "enabled", &UpstreamKeys::default().enabled);
         t.record_location("enabled");
@@ -215,12 +218,58 @@ pub(super) fn read_upstreams(
     result
 }
 
+/// Returns the upstream whose only tool returns a text.
+pub(super) fn notice(text: &str) -> UpstreamConfig {
+    let (defaults, everything) = (UpstreamDefaults::default(), AllowDeny::everything);
+    let exports = ExportRules {
+        name: OWN_NAME.parse().expect("a name"),
+        prefix: OWN_NAME.parse().expect("a name"),
+        prompts: everything(),
+        tools: everything(),
+        resources: everything(),
+        rename: Vec::new(),
+    };
+    UpstreamConfig {
+        settings: upstream::Settings {
+            instance: None,
+            name: exports.name.clone(),
+            era: None,
+            sharing: Sharing::Shared,
+            timeouts: defaults.timeouts,
+            retry: defaults.retry,
+            limits: defaults.limits(false),
+            required: false,
+            lazy: false,
+            breaker: defaults.breaker,
+            on_down: defaults.on_down(),
+            source: UpstreamSource::Notice { text: text.to_owned() },
+            list_cache_dir: None,
+            reads_list_cache: false,
+        },
+        pass_env: Vec::new(),
+        exports,
+        guard: GuardRules::default(),
+        pinning: Mode::Off,
+        replicas: Replicas::Each,
+    }
+}
+
+/// Name of the upstream that stands for Weir itself, and prefix of Weir's own tools.
+const OWN_NAME: &str = "weir";
+
 fn prefix(v: &SpannedValue<'_>) -> Parsed<String> {
     let prefix = value::string(v)?;
+    if prefix == OWN_NAME {
+        return Err(reserved());
+    }
     match value::is_upstream_name(prefix) {
         true => Ok(prefix.to_owned()),
         false => Err(value::bad_upstream_name(prefix)),
     }
+}
+
+fn reserved() -> ValueError {
+    ValueError::new("\"weir\" names the tools of Weir itself", "give the upstream another name")
 }
 
 /// Reads one table. Returns the exported resources, and the upstream; no upstream if the table has

@@ -23,7 +23,7 @@ use crate::session::session_pool::SessionPool;
 use crate::shared::Shared;
 use crate::subscriptions::{Subscribed, Subscriber, SubscriptionRegistry};
 use crate::supervisor::state_publisher::StatePublisher;
-use crate::supervisor::{Supervisor, library_upstream};
+use crate::supervisor::{Supervisor, library_upstream, notice_upstream};
 use crate::{
     ConnectionStatus, Error, ListChangeCounts, Listing, Settings, Sharing, UpstreamReport,
     UpstreamSource,
@@ -102,28 +102,34 @@ impl Upstream {
             changes: change_sender,
             health: Arc::clone(&health),
         };
-        if let UpstreamSource::Library { dir } = &settings.source {
-            let library_task = library_upstream::LibraryTask {
-                dir: dir.clone(),
-                retry: settings.retry,
-                state,
-                tracker: tasks.clone(),
-            };
-            tasks.spawn(library_task.run(stop.clone()));
-        } else {
-            let supervisor = Supervisor {
-                settings: Arc::clone(&settings),
-                connector,
-                session_pool: Arc::clone(&session_pool),
-                state,
-                subscriptions: Arc::clone(&subscriptions),
-                on_demand: Arc::clone(&on_demand),
-                fault_reports: fault_receiver,
-                give_ups: Arc::new(KeyedBackoff::new(settings.retry)),
-                epoch: 0,
-                detected: None,
-            };
-            tasks.spawn(supervisor.run(stop.clone()));
+        match &settings.source {
+            UpstreamSource::Library { dir } => {
+                let library_task = library_upstream::LibraryTask {
+                    dir: dir.clone(),
+                    retry: settings.retry,
+                    state,
+                    tracker: tasks.clone(),
+                };
+                tasks.spawn(library_task.run(stop.clone()));
+            }
+            UpstreamSource::Notice { text } => {
+                tasks.spawn(notice_upstream::run(text.clone(), state, stop.clone()));
+            }
+            _ => {
+                let supervisor = Supervisor {
+                    settings: Arc::clone(&settings),
+                    connector,
+                    session_pool: Arc::clone(&session_pool),
+                    state,
+                    subscriptions: Arc::clone(&subscriptions),
+                    on_demand: Arc::clone(&on_demand),
+                    fault_reports: fault_receiver,
+                    give_ups: Arc::new(KeyedBackoff::new(settings.retry)),
+                    epoch: 0,
+                    detected: None,
+                };
+                tasks.spawn(supervisor.run(stop.clone()));
+            }
         }
         let permits = Arc::new(Semaphore::new(settings.limits.concurrency));
         let shared = Shared {

@@ -130,6 +130,7 @@ impl Settings {
         }
         match &self.source {
             UpstreamSource::Library { dir } => add(dir.as_os_str().as_encoded_bytes()),
+            UpstreamSource::Notice { text } => add(text.as_bytes()),
             UpstreamSource::Process(command) => {
                 add(command.program.as_bytes());
                 if let Some(folder) = command.folder(extent) {
@@ -228,6 +229,11 @@ pub enum UpstreamSource {
         /// The folder of Markdown files.
         dir: PathBuf,
     },
+    /// A text in the place of servers, which a single tool returns.
+    Notice {
+        /// The text: for people and models.
+        text: String,
+    },
     /// A child process that speaks over stdio.
     Process(ChildCommand),
     /// A server on the network.
@@ -257,6 +263,7 @@ impl fmt::Debug for UpstreamSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Library { dir } => f.debug_struct("Library").field("dir", dir).finish(),
+            Self::Notice { text } => f.debug_struct("Notice").field("text", text).finish(),
             Self::Process(command) => command.fmt(f),
             Self::Http { url, headers, account, egress, transport } => f
                 .debug_struct("Http")

@@ -11,6 +11,7 @@ pub(crate) mod library;
 pub(crate) mod log_level;
 pub(crate) mod modern;
 pub(crate) mod negotiation;
+pub(crate) mod notice;
 pub(crate) mod pagination;
 pub(crate) mod session_check;
 pub(crate) mod session_pool;

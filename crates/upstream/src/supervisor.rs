@@ -6,6 +6,7 @@
 //! after its idle timeout.
 
 pub(crate) mod library_upstream;
+pub(crate) mod notice_upstream;
 pub(crate) mod state_publisher;
 
 use std::sync::Arc;

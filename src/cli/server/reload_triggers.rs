@@ -1,8 +1,9 @@
 //! Triggers of a configuration reload: changed files, SIGHUP, and the admin listener.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use futures::FutureExt;
@@ -53,24 +54,42 @@ impl SighupStream {
     }
 }
 
-/// Starts the triggers: changes of the configuration's files, if there are any, and SIGHUP.
+/// Function that returns the configuration that was read, or the one in its place if it cannot be
+/// used.
+pub(crate) type StandIn =
+    Box<dyn Fn(Result<Config, ConfigReport>, &Path, &Options) -> Config + Send + Sync>;
+
+/// Starts the triggers: changes of the configuration's files, if there are any, and SIGHUP. While a
+/// configuration stands in for a file with mistakes, another mistake changes what it tells.
 pub(crate) fn start(
     app: &App,
     files: Option<(PathBuf, ConfigFiles)>,
     allow_anonymous_network: bool,
     sighups: SighupStream,
     reloads: Arc<LastReload>,
+    stand_in: Option<StandIn>,
 ) -> Option<Reloader> {
     let reloader = files.map(|(path, files)| {
+        let is_stand_in = Arc::new(AtomicBool::new(app.config().is_stand_in()));
+        let was_stand_in = Arc::clone(&is_stand_in);
         let (hashed, hashes) = (path.clone(), files.hashes());
         let hash = move || hash_files(&hashed, &options(allow_anonymous_network));
         let read = move |stop: &CancellationToken| {
             systemd::notify_reloading();
             let (now, stop) = (Some(SystemTime::now()), stop.clone());
-            Config::load(&path, &Options { now, stop, ..options(allow_anonymous_network) })
+            let options = Options { now, stop, ..options(allow_anonymous_network) };
+            let read = Config::load(&path, &options);
+            match &stand_in {
+                // The client is to hear of the mistake that is left.
+                Some(stand_in) if was_stand_in.load(Ordering::Relaxed) => {
+                    Ok(stand_in(read, &path, &options))
+                }
+                _ => read,
+            }
         };
         let reloader = app.reloader_of_files(read, (hashes, hash), move |outcome, config| {
             systemd::notify_reloaded();
+            is_stand_in.store(config.is_stand_in(), Ordering::Relaxed);
             if matches!(outcome, ReloadOutcome::Applied { .. }) {
                 log::set_level(config.log.level);
             }

@@ -107,7 +107,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     app.spawn_jwks_refreshers();
     let files = file.map(Path::to_owned).zip(files);
     let reloader =
-        reload_triggers::start(&app, files, args.allow_anonymous_network, sighups, reloads);
+        reload_triggers::start(&app, files, args.allow_anonymous_network, sighups, reloads, None);
     // The guard removes the file when this function returns.
     let _endpoint_file = admin_listener.map(|(listener, settings, endpoint_file)| {
         let settings = admin::Settings { tls: tls.clone(), ..settings };

@@ -8,9 +8,11 @@ use std::sync::Arc;
 
 use crate::app::{App, ConfigFiles};
 use crate::cli::exit::Failure;
-use crate::cli::loading::{ConfigArgs, LoadedConfig, check_client, options, unknown_client};
+use crate::cli::loading::{
+    self, ConfigArgs, LoadedConfig, check_client, options, unknown_client,
+};
 use crate::cli::server::audit_log;
-use crate::cli::server::reload_triggers::{self, SighupStream};
+use crate::cli::server::reload_triggers::{self, SighupStream, StandIn};
 use crate::cli::server::signals::Signals;
 use weir_base::secrets::sealing::SealingKeys;
 use weir_downstream::{read_handshake, stdio};
@@ -22,6 +24,9 @@ pub(crate) struct Args {
     /// Serves the client under the policy of this configured client, instead of the anonymous role.
     #[arg(long = "as", value_name = "CLIENT", value_hint = clap::ValueHint::Other)]
     client: Option<String>,
+    /// Ends if the configuration cannot be used, instead of serving a tool that tells why.
+    #[arg(long)]
+    strict: bool,
     #[command(flatten)]
     config: ConfigArgs,
 }
@@ -31,9 +36,15 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // No client on the network can connect to this process.
     let (mut signals, sighups) = (Signals::new()?, SighupStream::new()?);
     let options = options(true);
-    let LoadedConfig { config, source, files } =
-        signals.run_until_signal(args.config.load(&options)).await?;
-    if let Some(client) = &args.client {
+    let client_name = args.client.as_deref();
+    let loading = async {
+        match args.strict {
+            true => args.config.load(&options).await,
+            false => args.config.load_or_stand_in(&options, client_name).await,
+        }
+    };
+    let LoadedConfig { config, source, files } = signals.run_until_signal(loading).await?;
+    if let Some(client) = client_name {
         check_client(&config, client)?;
     }
     crate::cli::server::log::start(&config.log, &config.warnings);
@@ -60,14 +71,23 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let open =
         move || Ok(App::open_with(&settings, host, SealingKeys::random(), Some(&client_says), log));
     let app = signals.run_blocking(open).await?;
-    let client = match &args.client {
+    if config.is_stand_in() {
+        // Its text is part of the first answer.
+        app.gateway().wait_until_listed().await;
+    }
+    let client = match client_name {
         None => app.gateway().local_client(&config.auth.anonymous_role),
         Some(name) => {
             app.gateway().named_client(name).ok_or_else(|| unknown_client(&config, name))?
         }
     };
     let files = source.file().map(Path::to_owned).zip(files);
-    reload_triggers::start(&app, files, true, sighups, Arc::default());
+    let client_name = args.client.clone();
+    let stand_in: StandIn = Box::new(move |read, path, options| {
+        let read = read.map_err(Failure::Config);
+        loading::usable_or_stand_in(read, path, options, client_name.as_deref()).0
+    });
+    reload_triggers::start(&app, files, true, sighups, Arc::default(), Some(stand_in));
     let server_state = Arc::clone(app.server_state());
     let mut serving = pin!(stdio::serve(server_state, client, input, tokio::io::stdout()));
     tokio::select! {

@@ -64,8 +64,8 @@ impl ListCache {
     /// cached.
     pub(crate) fn of(settings: &Settings, sign_in: SignInNumber) -> Option<Self> {
         let folder = settings.list_cache_dir.clone()?;
-        // A folder of prompts is on this disk already, so it needs no cache.
-        if let UpstreamSource::Library { .. } = settings.source {
+        // A folder of prompts is on this disk already, and a notice is known.
+        if let UpstreamSource::Library { .. } | UpstreamSource::Notice { .. } = settings.source {
             return None;
         }
         let (name, stem) = (format!("{}-", settings.name), stem(settings));

@@ -14,6 +14,7 @@ use crate::message::{OutboundRequest, RequestHeaders, SentCount, TransportError,
 use crate::session::input_exchange::exchange_with_input;
 use crate::session::library::LibraryConnection;
 use crate::session::negotiation::Negotiated;
+use crate::session::notice::NoticeConnection;
 use crate::session::pagination::ListPager;
 use crate::session::session_check::{GiveUpBackoff, SessionCheck};
 use crate::session::{input_retry, legacy, modern};
@@ -47,6 +48,8 @@ pub(crate) enum UpstreamConnection {
     Session(Arc<McpSession>),
     /// The built-in prompt library.
     Library(LibraryConnection),
+    /// A text in the place of servers.
+    Notice(NoticeConnection),
 }
 
 impl UpstreamConnection {
@@ -55,6 +58,7 @@ impl UpstreamConnection {
         match self {
             Self::Session(session) => &session.about,
             Self::Library(library) => &library.about,
+            Self::Notice(notice) => &notice.about,
         }
     }
 
@@ -62,7 +66,7 @@ impl UpstreamConnection {
     pub(crate) fn scope_of_tasks(&self, scope: TaskScope) -> Option<TaskScope> {
         match self {
             Self::Session(session) => session.has_tasks_of(scope).then_some(session.scope),
-            Self::Library(_) => None,
+            Self::Library(_) | Self::Notice(_) => None,
         }
     }
 
@@ -77,6 +81,7 @@ impl UpstreamConnection {
         match self {
             Self::Session(session) => session.call(call, input_requests, sent, settings).await,
             Self::Library(library) => Ok(library.call(call)),
+            Self::Notice(notice) => Ok(notice.call()),
         }
     }
 
@@ -89,6 +94,7 @@ impl UpstreamConnection {
         match self {
             Self::Session(session) => session.list(kind, settings).await,
             Self::Library(library) => Ok(library.list(&settings.name)),
+            Self::Notice(notice) => Ok(notice.list()),
         }
     }
 }

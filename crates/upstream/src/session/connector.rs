@@ -118,7 +118,9 @@ impl Connector {
     ) -> Result<Arc<McpSession>, ConnectError> {
         let deadline = Instant::now() + self.settings.timeouts.startup;
         match &self.settings.source {
-            UpstreamSource::Library { .. } => unreachable!("the library needs no connection"),
+            UpstreamSource::Library { .. } | UpstreamSource::Notice { .. } => {
+                unreachable!("neither needs a connection")
+            }
             UpstreamSource::Process(command) => self.open_process(command, request, deadline).await,
             UpstreamSource::Http { url, headers, transport, .. } => {
                 self.open_url(url, headers.clone(), *transport, request, deadline).await

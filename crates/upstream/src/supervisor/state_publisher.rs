@@ -1,6 +1,6 @@
 //! Publisher of an upstream's connection and status through `watch` channels.
 //!
-//! Invariant: only the supervisor, or the `LibraryTask` of a prompt library, writes these two.
+//! Invariant: only the supervisor, or the task of a prompt library or a notice, writes these two.
 //! Dispatchers also count in `changes`.
 
 use std::sync::Arc;

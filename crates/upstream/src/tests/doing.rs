@@ -1,5 +1,6 @@
 //! Health of an upstream: status reports, the circuit breaker and crash loops.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::json;
@@ -7,9 +8,10 @@ use tokio::time::Instant;
 
 use super::calls::RunningCall;
 use crate::call_metrics::CallEnd;
+use crate::connect::ChildCommand;
 use crate::health::status_report::State;
 use crate::testing::{Peer, SendCall, TestTransport, World, call, discovered, settings};
-use crate::{Error, Settings, UpstreamReport, UpstreamSource};
+use crate::{Error, Settings, Sharing, UpstreamReport, UpstreamSource};
 use weir_mcp::kind::Kind;
 use weir_mcp::revision::{Era, Revision};
 
@@ -362,16 +364,49 @@ async fn f29_a_child_that_says_nothing_but_nonsense_is_no_server_and_its_first_l
 
 #[test]
 fn what_is_kept_on_disk_is_for_the_same_server_and_the_same_account() {
-    let process = |value: &str| {
-        let mut settings = settings(TestTransport::Stdio);
-        let UpstreamSource::Process(command) = &mut settings.source else { unreachable!() };
-        command.env.push(("TOKEN".into(), value.to_owned().into()));
-        settings.fingerprint()
+    for digest in [Settings::fingerprint, Settings::list_key] {
+        let process = |value: &str| {
+            digest(&process(|command| command.env.push(("TOKEN".into(), value.into()))))
+        };
+        let (one, other) = (process("a-secret"), process("another"));
+        assert_eq!(one, process("a-secret"));
+        assert!(one != other && !one.contains("a-secret") && one.len() == 64);
+        assert!(digest(&settings(TestTransport::Http)) != digest(&settings(TestTransport::Sse)));
+    }
+}
+
+#[test]
+fn lists_are_the_same_for_every_client_and_wherever_it_starts_weir() {
+    let key = |change: fn(&mut ChildCommand)| process(change).list_key();
+    let plain = key(|_| {});
+    assert_eq!(key(|command| command.inherited.push(("TERM".into(), "dumb".into()))), plain);
+    let sole = Settings { sharing: Sharing::Sole("{}".into()), ..process(|_| {}) };
+    assert_eq!(sole.list_key(), plain);
+    assert!(sole.fingerprint() != process(|_| {}).fingerprint());
+    // Whether the working directory counts: it does if it makes no difference to name it.
+    let depends_on_folder = |arg: &str| {
+        let at = |cwd: Option<PathBuf>| {
+            let settings = process(|command| {
+                command.args.push(arg.into());
+                command.cwd = cwd;
+            });
+            settings.list_key()
+        };
+        at(None) == at(std::env::current_dir().ok())
     };
-    let (one, other) = (process("a-secret"), process("another"));
-    assert_eq!(one, process("a-secret"));
-    assert!(one != other && !one.contains("a-secret") && one.len() == 64);
-    assert!(
-        settings(TestTransport::Http).fingerprint() != settings(TestTransport::Sse).fingerprint()
-    );
+    for absolute in ["-y", "@scope/server", "missing.py", "/etc/hosts", "--dir=/etc", ""] {
+        assert!(!depends_on_folder(absolute), "{absolute}");
+    }
+    // The folder of a package has a folder `src`.
+    for relative in [".", "./a", "../a", "src", "--dir=src", "--dir=."] {
+        assert!(depends_on_folder(relative), "{relative}");
+    }
+}
+
+/// Settings of a process whose command is changed.
+fn process(change: impl FnOnce(&mut ChildCommand)) -> Settings {
+    let mut settings = settings(TestTransport::Stdio);
+    let UpstreamSource::Process(command) = &mut settings.source else { unreachable!() };
+    change(command);
+    settings
 }
