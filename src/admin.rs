@@ -1,8 +1,8 @@
 //! Listener for operators: health, status, metrics, reload, remaining quota, roles of users.
 //!
 //! It has a port of its own, beside the client listener. The numbers of the other modules are read
-//! when a request asks for them. The only action is a reload of the configuration, which requires
-//! the token.
+//! when a request asks for them. The actions are a reload of the configuration and a restart of an
+//! upstream, which require the token. A process without a port has a socket in the state folder.
 //!
 //! Invariants: it responds while the client listener is overloaded, and until the last upstream is
 //! closed. Responses that name an upstream or contain numbers are only for local clients, or for
@@ -18,6 +18,7 @@ mod metrics;
 mod process;
 pub mod reload;
 pub mod remaining_quota;
+pub mod socket;
 pub mod status;
 pub mod token;
 pub mod users;
@@ -31,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use handler::Route;
 pub use listener::serve;
-use reload::{LastReload, ReloadFn};
+use reload::{Actions, LastReload};
 use weir_base::secrets::secret::Secret;
 use weir_downstream::host_check::AllowedHost;
 use weir_downstream::http::{Tls, Workers};
@@ -68,8 +69,8 @@ pub struct Admin {
     server_state: Arc<ServerStateCell>,
     /// Fires when the process starts to drain.
     draining: CancellationToken,
-    /// Function that reloads the configuration.
-    reload: ReloadFn,
+    /// Actions of operators.
+    actions: Actions,
     settings: Settings,
     /// Settings of the Host and Origin check.
     hosts: downstream::Settings,
@@ -84,7 +85,7 @@ impl Admin {
         gateway: Arc<Gateway>,
         server_state: Arc<ServerStateCell>,
         draining: CancellationToken,
-        reload: ReloadFn,
+        actions: Actions,
         settings: Settings,
     ) -> Arc<Self> {
         let hosts = downstream::Settings {
@@ -97,7 +98,7 @@ impl Admin {
             gateway,
             server_state,
             draining,
-            reload,
+            actions,
             settings,
             hosts,
             started_at,

@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admin::socket::AdminSocket;
 use crate::admin::{self, Admin};
 use weir_access::catalog::Catalog;
 use weir_access::policy::Policy;
@@ -35,7 +36,7 @@ use weir_record::audit::{self, Audit, AuditTarget, FileHash};
 use weir_upstream::connect::{Connect, HttpRequests};
 
 use reload::ReloadTask;
-pub use reload::{ReloadOutcome, ReloadTrigger, Reloader};
+pub use reload::{ReloadOutcome, ReloadTrigger, Reloader, UpstreamRestart};
 use upstream_starter::{UpstreamStarter, observe_fleet};
 pub use watch::{ConfigFiles, hash_files};
 
@@ -290,14 +291,29 @@ impl App {
         &self,
         listener: TcpListener,
         settings: admin::Settings,
-        reload: admin::reload::ReloadFn,
+        actions: admin::reload::Actions,
     ) {
+        let (tasks, stop) = (self.admin_tasks.clone(), self.stop_admin.clone());
+        let admin = self.admin(settings, actions);
+        self.admin_tasks.spawn(admin::serve(listener, admin, tasks, stop));
+    }
+
+    /// Serves operators at a socket until the last upstream is closed.
+    pub fn serve_admin_socket(
+        &self,
+        socket: AdminSocket,
+        settings: admin::Settings,
+        actions: admin::reload::Actions,
+    ) {
+        let (tasks, stop) = (self.admin_tasks.clone(), self.stop_admin.clone());
+        self.admin_tasks.spawn(socket.serve(self.admin(settings, actions), tasks, stop));
+    }
+
+    fn admin(&self, settings: admin::Settings, actions: admin::reload::Actions) -> Arc<Admin> {
         let (gateway, server_state) =
             (Arc::clone(&self.components.gateway), Arc::clone(&self.components.server_state));
-        let admin =
-            Admin::new(gateway, server_state, self.components.draining.clone(), reload, settings);
-        let (tasks, stop) = (self.admin_tasks.clone(), self.stop_admin.clone());
-        self.admin_tasks.spawn(admin::serve(listener, admin, tasks, stop));
+        let draining = self.components.draining.clone();
+        Admin::new(gateway, server_state, draining, actions, settings)
     }
 
     /// Stops the admin listener, because another process has taken over.

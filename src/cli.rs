@@ -105,6 +105,9 @@ enum Command {
     /// Makes the running Weir of a configuration reload it.
     #[command(after_help = reference::help::RELOAD)]
     Reload(loading::ReportArgs),
+    /// Starts an upstream of the running Weir of a configuration again.
+    #[command(after_help = reference::help::RESTART)]
+    Restart(instance::restart::Args),
     /// Shows the load of the running Weir of a configuration, once a second.
     #[command(after_help = reference::help::TOP)]
     Top(instance::top::Args),
@@ -197,6 +200,7 @@ fn run_command(command: Command, json: bool) -> Result<(), Failure> {
             Command::Status(args) => run_until_signal(instance::status::run(args)).await,
             Command::Health(args) => run_until_signal(instance::health::run(args)).await,
             Command::Reload(args) => run_until_signal(instance::reload::run(args)).await,
+            Command::Restart(args) => run_until_signal(instance::restart::run(args)).await,
             Command::Top(args) => instance::top::run(args).await,
             Command::Fleet(args) => run_until_signal(instance::fleet::run(args)).await,
             Command::Login(args) => login::login(args).await,

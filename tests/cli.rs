@@ -32,6 +32,8 @@ mod reading;
 mod reloading;
 #[path = "cli/renewing.rs"]
 mod renewing;
+#[path = "cli/restarting.rs"]
+mod restarting;
 #[path = "cli/secrets.rs"]
 mod secrets;
 #[path = "cli/securing.rs"]

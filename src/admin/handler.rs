@@ -17,6 +17,7 @@ use serde::Serialize;
 use tokio::sync::Mutex;
 
 use super::reload::ReloadReport;
+use super::remaining_quota::decode_query;
 use super::status::Status;
 use super::{Admin, health, metrics, remaining_quota, users};
 use weir_base::secrets::secret::Secret;
@@ -39,11 +40,13 @@ pub enum Route {
     Users,
     /// Reload of the configuration.
     Reload,
+    /// Restart of an upstream.
+    Restart,
 }
 
 impl Route {
     /// All routes.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Healthz,
         Self::Readyz,
         Self::Metrics,
@@ -51,6 +54,7 @@ impl Route {
         Self::Limits,
         Self::Users,
         Self::Reload,
+        Self::Restart,
     ];
 
     /// Returns the path.
@@ -63,6 +67,7 @@ impl Route {
             Self::Limits => "/limits",
             Self::Users => "/users",
             Self::Reload => "/reload",
+            Self::Restart => "/restart",
         }
     }
 
@@ -75,7 +80,7 @@ impl Route {
             | Self::Status
             | Self::Limits
             | Self::Users => &[Method::GET, Method::HEAD],
-            Self::Reload => &[Method::POST],
+            Self::Reload | Self::Restart => &[Method::POST],
         }
     }
 
@@ -86,20 +91,21 @@ impl Route {
             Self::Healthz => false,
             Self::Readyz => verbose && !loopback,
             Self::Metrics => !loopback,
-            Self::Status | Self::Limits | Self::Users | Self::Reload => true,
+            Self::Status | Self::Limits | Self::Users | Self::Reload | Self::Restart => true,
         }
     }
 }
 
 type AdminResponse = Response<Full<Bytes>>;
 
-/// Processes a request, whose body is ignored. Long work is done while `work` is locked.
+/// Processes a request, whose body is ignored. Long work is done while `work` is locked. A trusted
+/// request is one with the token, or over the socket of this user.
 pub(super) async fn respond<B: Body>(
     admin: &Arc<Admin>,
     request: Request<B>,
+    is_trusted: bool,
     work: &Mutex<()>,
 ) -> AdminResponse {
-    let is_trusted = is_trusted(admin, &request);
     if !is_trusted && !is_ours(admin, &request) {
         return text(StatusCode::FORBIDDEN, "this Host or Origin is not served here\n");
     }
@@ -146,14 +152,24 @@ pub(super) async fn respond<B: Body>(
         },
         Route::Reload => {
             let _working = work.lock().await;
-            let reloaded = (admin.reload)().await;
-            let status = match &reloaded {
-                ReloadReport::Applied { .. } | ReloadReport::Unchanged => StatusCode::OK,
-                ReloadReport::Refused { .. } => StatusCode::UNPROCESSABLE_ENTITY,
-            };
-            json(status, &reloaded)
+            outcome(&(admin.actions.reload)().await)
         }
+        Route::Restart => match decode_query(query) {
+            Some(restart) => {
+                let _working = work.lock().await;
+                outcome(&(admin.actions.restart)(restart).await)
+            }
+            None => text(StatusCode::NOT_FOUND, "malformed query\n"),
+        },
     }
+}
+
+fn outcome(report: &ReloadReport) -> AdminResponse {
+    let status = match report {
+        ReloadReport::Applied { .. } | ReloadReport::Unchanged => StatusCode::OK,
+        ReloadReport::Refused { .. } => StatusCode::UNPROCESSABLE_ENTITY,
+    };
+    json(status, report)
 }
 
 /// Returns whether a request has the token.

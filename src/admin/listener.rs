@@ -43,7 +43,7 @@ pub async fn serve(
                 tracker.spawn(async move {
                     tokio::select! {
                         biased;
-                        () = serve_connection(admin, stream, &connection, &stop) => {}
+                        () = serve_connection(admin, stream, &connection, false, &stop) => {}
                         () = connection.closed() => {
                             debug!(
                                 %peer,
@@ -72,23 +72,28 @@ pub async fn serve(
     }
 }
 
-/// Serves the single request of a connection.
-async fn serve_connection<S>(
+/// Serves the single request of a connection, which needs no token if `is_own_user` is true.
+pub(super) async fn serve_connection<S>(
     admin: Arc<Admin>,
     io: S,
     connection: &Connection,
+    is_own_user: bool,
     stop: &CancellationToken,
 ) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let long_work = Mutex::new(());
     let service = service_fn(|request| {
-        connection.set_stage(match handler::is_trusted(&admin, &request) {
+        let is_trusted = is_own_user || handler::is_trusted(&admin, &request);
+        connection.set_stage(match is_trusted {
             true => ConnectionStage::TrustedResponse,
             false => ConnectionStage::Response,
         });
         let (admin, long_work) = (Arc::clone(&admin), &long_work);
-        async move { Ok::<_, Infallible>(handler::respond(&admin, request, long_work).await) }
+        async move {
+            let response = handler::respond(&admin, request, is_trusted, long_work).await;
+            Ok::<_, Infallible>(response)
+        }
     });
     let served = http1::Builder::new()
         .keep_alive(false)

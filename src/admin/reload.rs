@@ -6,12 +6,41 @@ use std::time::SystemTime;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
+use super::remaining_quota::encode_query;
 use super::status::RefusedReload;
 use weir_base::tasks::sync::Mutex;
 use weir_base::time::timestamp;
 
+/// Actions of an operator on the running process.
+#[derive(Clone)]
+pub struct Actions {
+    /// Reloads the configuration.
+    pub reload: ReloadFn,
+    /// Starts an upstream again.
+    pub restart: RestartFn,
+}
+
 /// Function that reloads the configuration and returns the outcome.
 pub type ReloadFn = Arc<dyn Fn() -> BoxFuture<'static, ReloadReport> + Send + Sync>;
+
+/// Function that starts an upstream again and returns the outcome.
+pub type RestartFn = Arc<dyn Fn(RestartQuery) -> BoxFuture<'static, ReloadReport> + Send + Sync>;
+
+/// Query for a restart.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestartQuery {
+    /// Name of the upstream.
+    pub upstream: String,
+    /// Seconds that calls in flight may take.
+    pub grace: u64,
+}
+
+impl RestartQuery {
+    /// Encodes the query string.
+    pub fn to_query(&self) -> String {
+        encode_query(self)
+    }
+}
 
 /// Outcome of the last reload, from any trigger.
 #[derive(Debug, Default)]
@@ -37,7 +66,7 @@ impl LastReload {
     }
 }
 
-/// Outcome of a reload.
+/// Outcome of a reload, or of a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum ReloadReport {

@@ -10,6 +10,7 @@
 //! Decision: docs/decisions/0019-reload.md
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -20,7 +21,7 @@ use tracing::{error, info, warn};
 use super::changes::{self, Changes};
 use super::{Components, settings};
 use weir_base::secrets::sha256::sha256;
-use weir_config::{Config, ConfigReport, Severity, Warning};
+use weir_config::{Config, ConfigReport, Replicas, Severity, Warning};
 use weir_record::audit::{FileHash, PolicyChange, PolicyEvent};
 use weir_upstream::Upstream;
 
@@ -40,8 +41,20 @@ pub struct Reloader {
     requests: mpsc::Sender<ReloadRequest>,
 }
 
-/// Request for a reload, and the sender for its outcome.
-type ReloadRequest = (ReloadTrigger, oneshot::Sender<ReloadOutcome>);
+/// Request, with the sender for its outcome.
+enum ReloadRequest {
+    Reload(ReloadTrigger, oneshot::Sender<ReloadOutcome>),
+    Restart(UpstreamRestart, oneshot::Sender<ReloadOutcome>),
+}
+
+/// Request of an operator to start an upstream again, with its present settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamRestart {
+    /// Name of the upstream.
+    pub upstream: String,
+    /// Time that calls in flight may take, after which the former process is stopped.
+    pub grace: Duration,
+}
 
 /// Origin of a request for a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,11 +106,24 @@ impl Reloader {
     /// Reloads the configuration, and returns the outcome. Requests during a reload share the next
     /// one.
     pub async fn reload_because_of(&self, trigger: ReloadTrigger) -> ReloadOutcome {
+        self.request(|sender| ReloadRequest::Reload(trigger, sender)).await
+    }
+
+    /// Starts an upstream again for an operator, and returns the outcome. Its lists stay published,
+    /// and new requests wait for it.
+    pub async fn restart(&self, restart: UpstreamRestart) -> ReloadOutcome {
+        self.request(|sender| ReloadRequest::Restart(restart, sender)).await
+    }
+
+    async fn request(
+        &self,
+        request: impl FnOnce(oneshot::Sender<ReloadOutcome>) -> ReloadRequest,
+    ) -> ReloadOutcome {
         let stopping = || ReloadOutcome::Failed("Weir is stopping".to_owned());
         let (sender, outcome) = oneshot::channel();
         // A full queue makes this wait. If the task has ended, `send` returns the unsent value with
         // its sender, so awaiting the outcome would never end.
-        if self.requests.send((trigger, sender)).await.is_err() {
+        if self.requests.send(request(sender)).await.is_err() {
             return stopping();
         }
         outcome.await.unwrap_or_else(|_| stopping())
@@ -133,13 +159,34 @@ impl ReloadTask {
 
     /// Reloads on request. Ends when `stop` fires, or when the last [`Reloader`] is dropped.
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        while let Some(Some(first)) = stop.run_until_cancelled(self.requests.recv()).await {
-            let (mut triggers, mut waiting) = (vec![first.0], vec![first.1]);
-            while let Ok((trigger, another)) = self.requests.try_recv() {
-                triggers.push(trigger);
-                waiting.push(another);
+        let mut next = None;
+        loop {
+            let request = match next.take() {
+                Some(request) => request,
+                None => match stop.run_until_cancelled(self.requests.recv()).await {
+                    Some(Some(request)) => request,
+                    Some(None) | None => return,
+                },
+            };
+            let (trigger, mut waiting) = match request {
+                ReloadRequest::Reload(trigger, sender) => (trigger, vec![sender]),
+                ReloadRequest::Restart(restart, sender) => {
+                    let restarting = self.restart(restart);
+                    let Some(outcome) = stop.run_until_cancelled(restarting).await else { return };
+                    let _ = sender.send(outcome);
+                    continue;
+                }
+            };
+            while let Ok(another) = self.requests.try_recv() {
+                match another {
+                    ReloadRequest::Reload(_, sender) => waiting.push(sender),
+                    ReloadRequest::Restart(..) => {
+                        next = Some(another);
+                        break;
+                    }
+                }
             }
-            let by = triggers[0].as_str();
+            let by = trigger.as_str();
             let reloading = self.reload(by, &stop);
             let Some((outcome, files)) = stop.run_until_cancelled(reloading).await else { return };
             log_outcome(&outcome);
@@ -150,6 +197,26 @@ impl ReloadTask {
                 let _ = sender.send(outcome.clone());
             }
         }
+    }
+
+    /// Starts an upstream of the active configuration again.
+    async fn restart(&self, restart: UpstreamRestart) -> ReloadOutcome {
+        let config = self.components.config();
+        let Some(upstream) = config.upstreams.iter().find(|it| it.name() == restart.upstream)
+        else {
+            return ReloadOutcome::Failed(format!("no upstream `{}`", restart.upstream));
+        };
+        if config.fleet.is_some() && upstream.replicas == Replicas::One {
+            let text = "one replica runs this upstream for all, and starts it again if it ends";
+            return ReloadOutcome::Failed(text.to_owned());
+        }
+        let (components, active) = (Arc::clone(&self.components), self.active.clone());
+        let by = ReloadTrigger::Command.as_str();
+        let work =
+            move || apply(&components, (*config).clone(), (&active, by), Some(&restart));
+        spawn_blocking(work).await.unwrap_or_else(|bug| {
+            ReloadOutcome::Failed(format!("the restart panicked, which is a bug in Weir: {bug}"))
+        })
     }
 
     /// Reloads; returns the outcome, and the files as they were before they were read.
@@ -164,7 +231,7 @@ impl ReloadTask {
         let work = move || {
             let files = hash_files();
             let outcome = match read(&stop) {
-                Ok(config) => apply(&components, config, (&files, by)),
+                Ok(config) => apply(&components, config, (&files, by), None),
                 Err(report) => ReloadOutcome::Refused(report),
             };
             (outcome, files)
@@ -222,12 +289,13 @@ fn describe_refusal(report: &ConfigReport) -> String {
 }
 
 /// Replaces the active configuration by a checked one, which stays untouched until the last moment.
-/// The change is recorded before it takes effect, and does not if it cannot be recorded where the
+/// An upstream that is to be restarted is started again even if its settings are the same. The change is recorded before it takes effect, and does not if it cannot be recorded where the
 /// audit log is mandatory.
 fn apply(
     components: &Components,
     next: Config,
     (files, by): (&[FileHash], &'static str),
+    restart: Option<&UpstreamRestart>,
 ) -> ReloadOutcome {
     let before = components.config();
     let (next, after_restart) =
@@ -244,7 +312,8 @@ fn apply(
         .map(|upstream| {
             let settings = components.starter.settings(&next, upstream);
             let was = running.iter().find(|was| *was.name() == settings.name);
-            let is_kept = was.is_some_and(|was| *was.settings() == settings);
+            let is_kept = was.is_some_and(|was| *was.settings() == settings)
+                && restart.is_none_or(|restart| restart.upstream != upstream.name());
             if !is_kept {
                 changes.opened(upstream.name(), was.is_some());
             }
@@ -277,7 +346,8 @@ fn apply(
     // Requests before streams: a client that requests a list after a notification must get the new
     // one.
     components.server_state.replace(Arc::clone(&snapshot), downstream);
-    components.gateway.replace(snapshot, next.server.shutdown_grace);
+    let grace = restart.map_or(next.server.shutdown_grace, |restart| restart.grace);
+    components.gateway.replace(snapshot, grace);
     components.server_state.end_unauthorized_sessions();
     components.spawn_jwks_refreshers();
     for Warning { key, what, remedy, .. } in &next.warnings {

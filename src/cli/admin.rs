@@ -1,4 +1,5 @@
-//! Admin listener of `weir serve`: its address, its token, and the file that announces it.
+//! Access for operators: the listener of `weir serve` with its address, its token, and the file that
+//! announces it; and the socket of `weir stdio`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use tracing::{debug, info, warn};
 
 use super::exit::Failure;
 use crate::admin::discovery::{self, AdminEndpointFileGuard};
+use crate::admin::socket::AdminSocket;
 use crate::admin::{self, token};
 use weir_config::Config;
 use weir_record::audit::Audit;
@@ -85,6 +87,30 @@ pub(super) fn settings(
         token,
         configuration: file.map(absolute_path),
         endpoint: endpoint.to_owned(),
+        audit,
+        reloads: Arc::default(),
+        workers: Arc::default(),
+        tls: None,
+    }
+}
+
+/// Opens the socket of this process for operators; `None` if it has no file, or if the state folder
+/// cannot be used for that. Blocks.
+pub(super) fn open_socket(config: &Config, file: Option<&Path>) -> Option<AdminSocket> {
+    let (state, file) = (config.state.dir.as_deref()?, absolute_path(file?));
+    let opened = AdminSocket::open(state, &file);
+    // Not fatal: only commands that query or control this process need it.
+    opened.map_err(|error| info!(%error, "no socket for `weir status` and other commands")).ok()
+}
+
+/// Settings of the socket.
+pub(super) fn socket_settings(file: &Path, audit: Audit) -> admin::Settings {
+    admin::Settings {
+        loopback: true,
+        allowed_hosts: Vec::new(),
+        token: None,
+        configuration: Some(absolute_path(file)),
+        endpoint: "standard input and output".to_owned(),
         audit,
         reloads: Arc::default(),
         workers: Arc::default(),

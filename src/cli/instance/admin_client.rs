@@ -1,12 +1,14 @@
-//! HTTP client of the admin listener of a running Weir.
+//! HTTP client of the admin listener of a running Weir, or of its socket.
 //!
 //! The address and the token come from the state folder, where the instance wrote them, and from
-//! the configuration, which may have changed since the instance started.
+//! the configuration, which may have changed since the instance started. The sockets of `weir
+//! stdio` are in the state folder.
 //!
 //! Invariants: size and time of a response are bounded; a token is sent only to the configured
 //! address and to the address in the state folder, where the token is as well; an instance of
 //! another configuration is not accepted.
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -20,13 +22,16 @@ use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::admin::discovery::{self, AdminEndpointFile};
 use crate::admin::remaining_quota::{self, RemainingQuota};
 use crate::admin::users::{UserQuery, UserReport};
-use crate::admin::{Route, reload::ReloadReport, status::Status, token};
+use crate::admin::reload::{ReloadReport, RestartQuery};
+use crate::admin::{Route, socket, status::Status, token};
 use crate::cli::admin::absolute_path;
 use crate::cli::exit::Failure;
 use weir_base::secrets::secret::Secret;
@@ -36,6 +41,8 @@ use weir_config::{AdminConfig, StateConfig};
 pub(crate) struct AdminClient {
     /// Announced address first, then the configured one, which may have changed since.
     addresses: Vec<SocketAddr>,
+    /// Sockets of processes that a client started.
+    sockets: Vec<PathBuf>,
     /// Tokens to try, the most likely first.
     tokens: Vec<Secret>,
     /// Path of the stored token.
@@ -48,10 +55,27 @@ pub(crate) struct AdminClient {
 
 /// Instance that has responded and runs with this configuration.
 pub(crate) struct RunningInstance {
-    address: SocketAddr,
-    token: Secret,
+    address: AdminAddress,
+    token: Option<Secret>,
     /// Status at the time of the response.
     pub(crate) status: Status,
+}
+
+/// Address of the routes for operators.
+#[derive(Clone)]
+enum AdminAddress {
+    Listener(SocketAddr),
+    /// Path of a socket, which needs no token.
+    Socket(PathBuf),
+}
+
+impl fmt::Display for AdminAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listener(address) => address.fmt(f),
+            Self::Socket(path) => path.display().fmt(f),
+        }
+    }
 }
 
 impl AdminClient {
@@ -63,7 +87,8 @@ impl AdminClient {
     ) -> Result<Self, Failure> {
         let announced_file = announced_endpoint(state, file);
         let state = state.dir.as_deref();
-        if !admin.enabled && announced_file.is_none() {
+        let sockets = state.map(|dir| socket::find(dir, &absolute_path(file))).unwrap_or_default();
+        if !admin.enabled && announced_file.is_none() && sockets.is_empty() {
             let text =
                 "the admin listener of this configuration is disabled: [admin] enabled = false";
             return Err(Failure::NoConfig(text.to_owned()));
@@ -80,7 +105,7 @@ impl AdminClient {
             }
         }
         let process = announced_file.map(|announced_file| announced_file.process);
-        Ok(Self { addresses, tokens, token_path, file: absolute_path(file), process })
+        Ok(Self { addresses, sockets, tokens, token_path, file: absolute_path(file), process })
     }
 
     /// Requests the status.
@@ -88,7 +113,8 @@ impl AdminClient {
         Ok(self.connect().await?.status)
     }
 
-    /// Checks that an instance runs with this configuration.
+    /// Checks that an instance runs with this configuration; of several, `weir serve` comes first,
+    /// then the one that was started last.
     pub(crate) async fn connect(&self) -> Result<RunningInstance, Failure> {
         let mut text = "no Weir of this configuration runs".to_owned();
         for address in &self.addresses {
@@ -98,13 +124,44 @@ impl AdminClient {
                 found => return found,
             }
         }
+        for path in &self.sockets {
+            if let Ok(found) = self.connect_to_socket(path).await {
+                return Ok(found);
+            }
+        }
         Err(Failure::NotRunning(text))
     }
 
+    /// Connects to all instances of this configuration: `weir serve`, and those that clients have
+    /// started. Fails if there is none.
+    pub(crate) async fn connect_to_all(&self) -> Result<Vec<RunningInstance>, Failure> {
+        let first = self.connect().await?;
+        let is_listener = matches!(first.address, AdminAddress::Listener(_));
+        let mut all = Vec::from_iter(is_listener.then_some(first));
+        for path in &self.sockets {
+            all.extend(self.connect_to_socket(path).await.ok());
+        }
+        Ok(all)
+    }
+
+    /// Connects to a process that a client has started; one that has ended is no failure of the
+    /// others.
+    async fn connect_to_socket(&self, path: &Path) -> Result<RunningInstance, Failure> {
+        let address = AdminAddress::Socket(path.to_owned());
+        let (_, body) = request(&address, None, Route::Status, "", RESPONSE_TIMEOUT).await?;
+        match serde_json::from_slice::<Status>(&body) {
+            Ok(status) if status.configuration.as_ref() == Some(&self.file) => {
+                Ok(RunningInstance { address, token: None, status })
+            }
+            _ => Err(Failure::Unreachable(format!("the server at {address} is not Weir"))),
+        }
+    }
+
     async fn connect_at(&self, address: SocketAddr) -> Result<RunningInstance, Failure> {
+        let listener = AdminAddress::Listener(address);
         for token in &self.tokens {
             let (status, body) =
-                request(address, token, Route::Status, "", RESPONSE_TIMEOUT).await?;
+                request(&listener, Some(token), Route::Status, "", RESPONSE_TIMEOUT).await?;
             if status == StatusCode::UNAUTHORIZED {
                 continue;
             }
@@ -120,7 +177,10 @@ impl AdminClient {
                     "the Weir at {address} runs with {its}; start one with this configuration, \
                      and with a `listen` of its own under [admin]"
                 ))),
-                _ => Ok(RunningInstance { address, token: token.clone(), status }),
+                _ => {
+                    let (address, token) = (listener, Some(token.clone()));
+                    Ok(RunningInstance { address, token, status })
+                }
             };
         }
         if self.tokens.is_empty() {
@@ -133,7 +193,7 @@ impl AdminClient {
                      [state]",
                     self.token_path.display()
                 ),
-                _ => not_running(address),
+                _ => not_running(&listener),
             };
             return Err(Failure::NotRunning(text));
         }
@@ -155,9 +215,13 @@ impl AdminClient {
 impl RunningInstance {
     /// Requests a reload and waits for its result.
     pub(crate) async fn reload(&self) -> Result<ReloadReport, Failure> {
-        let (_, body) =
-            request(self.address, &self.token, Route::Reload, "", RELOAD_TIMEOUT).await?;
-        serde_json::from_slice(&body).map_err(|_| self.unexpected_response("result of the reload"))
+        self.query(Route::Reload, "", LONG_TIMEOUT, "result of the reload").await
+    }
+
+    /// Requests a restart and waits until it has begun.
+    pub(crate) async fn restart(&self, restart: &RestartQuery) -> Result<ReloadReport, Failure> {
+        let query = restart.to_query();
+        self.query(Route::Restart, &query, LONG_TIMEOUT, "result of the restart").await
     }
 
     /// Requests the remaining quotas.
@@ -166,17 +230,24 @@ impl RunningInstance {
         query_params: &remaining_quota::QuotaQuery,
     ) -> Result<Vec<RemainingQuota>, Failure> {
         let query = query_params.to_query();
-        let (_, body) =
-            request(self.address, &self.token, Route::Limits, &query, RESPONSE_TIMEOUT).await?;
-        serde_json::from_slice(&body).map_err(|_| self.unexpected_response("remaining quotas"))
+        self.query(Route::Limits, &query, RESPONSE_TIMEOUT, "remaining quotas").await
     }
 
     /// Requests the role of a user.
     pub(crate) async fn user(&self, user: &UserQuery) -> Result<UserReport, Failure> {
-        let query = user.to_query();
+        self.query(Route::Users, &user.to_query(), RESPONSE_TIMEOUT, "role of a user").await
+    }
+
+    async fn query<T: DeserializeOwned>(
+        &self,
+        route: Route,
+        query: &str,
+        time_limit: Duration,
+        what: &str,
+    ) -> Result<T, Failure> {
         let (_, body) =
-            request(self.address, &self.token, Route::Users, &query, RESPONSE_TIMEOUT).await?;
-        serde_json::from_slice(&body).map_err(|_| self.unexpected_response("role of a user"))
+            request(&self.address, self.token.as_ref(), route, query, time_limit).await?;
+        serde_json::from_slice(&body).map_err(|_| self.unexpected_response(what))
     }
 
     fn unexpected_response(&self, what: &str) -> Failure {
@@ -203,15 +274,24 @@ pub(crate) fn addresses(
 
 /// Sends a request with a time limit.
 async fn request(
-    address: SocketAddr,
-    token: &Secret,
+    address: &AdminAddress,
+    token: Option<&Secret>,
     route: Route,
     query: &str,
     time_limit: Duration,
 ) -> Result<(StatusCode, Bytes), Failure> {
     let separator = if query.is_empty() { "" } else { "?" };
     let uri = [route.path(), separator, query].concat();
-    match timeout(time_limit, fetch(address, &route.methods()[0], &uri, Some(token))).await {
+    let method = &route.methods()[0];
+    let fetched = timeout(time_limit, async {
+        match address {
+            AdminAddress::Listener(address) => fetch(*address, method, &uri, token).await,
+            AdminAddress::Socket(path) => {
+                exchange(socket::connect(path).await?, "localhost", method, &uri, None).await
+            }
+        }
+    });
+    match fetched.await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
             Err(Failure::NotRunning(not_running(address)))
@@ -225,7 +305,7 @@ async fn request(
     }
 }
 
-fn not_running(address: SocketAddr) -> String {
+fn not_running(address: &AdminAddress) -> String {
     format!(
         "no Weir of this configuration runs: nothing listens at {address}; start it with `weir \
          serve`"
@@ -249,12 +329,25 @@ pub(crate) async fn fetch(
     uri: &str,
     token: Option<&Secret>,
 ) -> io::Result<(StatusCode, Bytes)> {
-    let stream = TcpStream::connect(address).await?;
+    exchange(TcpStream::connect(address).await?, &address.to_string(), method, uri, token).await
+}
+
+/// Sends the only request on a connection and reads the response.
+async fn exchange<S>(
+    stream: S,
+    host: &str,
+    method: &Method,
+    uri: &str,
+    token: Option<&Secret>,
+) -> io::Result<(StatusCode, Bytes)>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
     let exchange = pin!(async move {
         let request = Request::builder().method(method).uri(uri);
-        let mut request = request.header(HOST, address.to_string());
+        let mut request = request.header(HOST, host);
         if let Some(token) = token {
             let mut authorization = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
                 .map_err(io::Error::other)?;
@@ -276,7 +369,7 @@ pub(crate) async fn fetch(
 
 /// Time limit of a response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limit of a reload, including the commands that return secrets.
-const RELOAD_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time limit of a reload or restart, including the commands that return secrets.
+const LONG_TIMEOUT: Duration = Duration::from_secs(120);
 /// Largest response: enough for thousands of upstreams.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;

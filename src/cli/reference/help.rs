@@ -172,6 +172,15 @@ on standard error; 4 if it does not respond. The request goes to the listener of
 a token, or if there is none, to the MCP endpoint. A mistake that was made in the configuration \
 since it started does not count.";
 
+pub(crate) const RESTART: &str = "\
+Examples:
+  weir restart notes                      # also if it is down, without waiting for its next attempt
+  weir restart notes --grace 60           # calls in flight get a minute instead of 5 seconds
+
+Every running Weir of the configuration starts it again: `weir serve`, and each `weir stdio` that a \
+client has started. Its lists stay, and new calls wait for it. Exit code 0 if all have; 1 if one \
+refused; 2 if there is no such upstream; 3 if the token is rejected; 4 if none is running.";
+
 pub(crate) const RELOAD: &str = "\
 Examples:
   weir reload                             # the Weir that runs with ./weir.toml

@@ -4,16 +4,19 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
+use futures::future::OptionFuture;
 use rustix::process::{Signal as Number, getpid, kill_process};
 use tokio::signal::unix::{Signal, SignalKind};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
-use crate::admin::reload::{LastReload, ReloadFn, ReloadProblem, ReloadReport};
-use crate::app::{App, ConfigFiles, ReloadOutcome, ReloadTrigger, Reloader, hash_files};
+use crate::admin::reload::{Actions, LastReload, ReloadProblem, ReloadReport, RestartQuery};
+use crate::app::{
+    App, ConfigFiles, ReloadOutcome, ReloadTrigger, Reloader, UpstreamRestart, hash_files,
+};
 use crate::cli::exit::{Failure, describe_problem, errors};
 use crate::cli::loading::options;
 use crate::cli::server::log;
@@ -111,27 +114,37 @@ pub(crate) fn start(
     reloader
 }
 
-/// Handler of reload requests from the admin listener.
-pub(crate) fn reload_handler(reloader: Option<Reloader>) -> ReloadFn {
-    Arc::new(move || {
-        let reloader = reloader.clone();
-        async move {
-            let why = match reloader {
-                None => NO_FILE.to_owned(),
-                Some(reloader) => match reloader.reload().await {
-                    ReloadOutcome::Applied { changes, after_restart } => {
-                        let after_restart = after_restart.into_iter().map(str::to_owned).collect();
-                        return ReloadReport::Applied { changes, after_restart };
-                    }
-                    ReloadOutcome::Unchanged => return ReloadReport::Unchanged,
-                    ReloadOutcome::Refused(report) => return refusal(&report),
-                    ReloadOutcome::Failed(why) => why,
-                },
-            };
-            ReloadReport::Refused { why, problems: Vec::new() }
+/// Actions of operators, through the admin listener or socket.
+pub(crate) fn actions(reloader: Option<Reloader>) -> Actions {
+    let restarter = reloader.clone();
+    Actions {
+        reload: Arc::new(move || {
+            let reloader = reloader.clone();
+            let reload = async move |reloader: Reloader| reloader.reload().await;
+            async move { report(OptionFuture::from(reloader.map(reload)).await) }.boxed()
+        }),
+        restart: Arc::new(move |RestartQuery { upstream, grace }| {
+            let restart = UpstreamRestart { upstream, grace: Duration::from_secs(grace) };
+            let restarter = restarter.clone();
+            let restart = async move |reloader: Reloader| reloader.restart(restart).await;
+            async move { report(OptionFuture::from(restarter.map(restart)).await) }.boxed()
+        }),
+    }
+}
+
+/// Returns the report about an outcome; `None` stands for a configuration without a file.
+fn report(outcome: Option<ReloadOutcome>) -> ReloadReport {
+    let why = match outcome {
+        None => NO_FILE.to_owned(),
+        Some(ReloadOutcome::Applied { changes, after_restart }) => {
+            let after_restart = after_restart.into_iter().map(str::to_owned).collect();
+            return ReloadReport::Applied { changes, after_restart };
         }
-        .boxed()
-    })
+        Some(ReloadOutcome::Unchanged) => return ReloadReport::Unchanged,
+        Some(ReloadOutcome::Refused(report)) => return refusal(&report),
+        Some(ReloadOutcome::Failed(why)) => why,
+    };
+    ReloadReport::Refused { why, problems: Vec::new() }
 }
 
 /// Reason why a configuration without a file cannot be reloaded.

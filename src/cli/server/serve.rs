@@ -111,7 +111,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // The guard removes the file when this function returns.
     let _endpoint_file = admin_listener.map(|(listener, settings, endpoint_file)| {
         let settings = admin::Settings { tls: tls.clone(), ..settings };
-        app.serve_admin(listener, settings, reload_triggers::reload_handler(reloader));
+        app.serve_admin(listener, settings, reload_triggers::actions(reloader));
         endpoint_file
     });
     if is_successor {

@@ -1,12 +1,14 @@
 //! `weir stdio`: serves one client over standard input and output; the client starts it.
 //!
-//! Invariants: it opens no listener, and only protocol messages go to standard output.
+//! Invariants: it opens no port, only a socket for operators of its own user, and only protocol
+//! messages go to standard output.
 
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 
 use crate::app::{App, ConfigFiles};
+use crate::cli::admin;
 use crate::cli::exit::Failure;
 use crate::cli::loading::{
     self, ConfigArgs, LoadedConfig, check_client, options, unknown_client,
@@ -66,11 +68,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         read = reading => read,
         _ = signals.next() => return Ok(()),
     };
-    let settings = Arc::clone(&config);
+    let (settings, file) = (Arc::clone(&config), source.file().map(Path::to_owned));
     let host = Arc::new(System::for_program());
-    let open =
-        move || Ok(App::open_with(&settings, host, SealingKeys::random(), Some(&client_says), log));
-    let app = signals.run_blocking(open).await?;
+    let open = move || {
+        let socket = admin::open_socket(&settings, file.as_deref());
+        let keys = SealingKeys::random();
+        Ok((socket, App::open_with(&settings, host, keys, Some(&client_says), log)))
+    };
+    let (socket, app) = signals.run_blocking(open).await?;
     if config.is_stand_in() {
         // Its text is part of the first answer.
         app.gateway().wait_until_listed().await;
@@ -87,7 +92,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         let read = read.map_err(Failure::Config);
         loading::usable_or_stand_in(read, path, options, client_name.as_deref()).0
     });
-    reload_triggers::start(&app, files, true, sighups, Arc::default(), Some(stand_in));
+    let reloads = Arc::default();
+    let reloads_seen = Arc::clone(&reloads);
+    let reloader = reload_triggers::start(&app, files, true, sighups, reloads, Some(stand_in));
+    if let Some((file, socket)) = source.file().zip(socket) {
+        let settings = admin::socket_settings(file, app.audit().clone());
+        let settings = crate::admin::Settings { reloads: reloads_seen, ..settings };
+        app.serve_admin_socket(socket, settings, reload_triggers::actions(reloader));
+    }
     let server_state = Arc::clone(app.server_state());
     let mut serving = pin!(stdio::serve(server_state, client, input, tokio::io::stdout()));
     tokio::select! {
