@@ -143,6 +143,8 @@ fn a_client_on_stdio_hears_of_what_somebody_writes_into_the_file() {
     let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
     writeln!(input, "{initialize}\n{initialized}").expect("it reads");
     output.wait_for("protocolVersion");
+    // Of the first list.
+    output.wait_for("notifications/prompts/list_changed");
 
     let denied = "[upstreams.house]\nprompts_dir = \"prompts\"\nprompts.deny = [\"secret-*\"]\n";
     replace_file(folder.path(), "weir.toml", denied);

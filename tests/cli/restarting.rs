@@ -66,7 +66,7 @@ fn a_call_that_takes_longer_than_the_grace_is_ended() {
         let (code, out, err) = served.weir(&["restart", "hub", "--grace", "0"]);
         assert_eq!((code, &*err), (0, ""), "{out}");
         let reply = call.join().expect("no panic");
-        assert!(reply.contains("may have been executed"), "{reply}");
+        assert!(reply.contains("may have been carried out"), "{reply}");
     });
     let first = processes(folder).remove(0);
     wait_until("the former process ends", || !runs(&first));

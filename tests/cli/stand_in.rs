@@ -109,7 +109,7 @@ fn a_client_that_the_file_does_not_have_sees_nothing_but_the_reason() {
     let prompts = client.request("prompts/list", "{}");
     assert!(prompts.contains(r#""prompts":[]"#), "{prompts}");
     // Another change does not make it a client.
-    replace_file(folder.path(), "weir.toml", "[servr]\n");
+    replace_file(folder.path(), "weir.toml", &format!("{LIBRARY_CONFIG}\n[servr]\n"));
     assert!(client.changed_tools().contains("servr"));
     replace_file(folder.path(), "weir.toml", LIBRARY_CONFIG);
     assert!(client.changed_tools().contains("no client `visitr`"));

@@ -88,8 +88,10 @@ fn weir_log_overrides_the_level_of_the_configuration() {
     let is_debug = |level: &str, variable: Option<&str>| {
         let folder = folder(&config(level));
         let mut weir = Command::from_std(crate::program());
-        // Without an input it exits at once.
         weir.arg("stdio").current_dir(folder.path()).env_remove("WEIR_LOG");
+        // The answer waits for the list, which is read in the debug log.
+        let list = r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+        weir.write_stdin(format!("{list}\n"));
         weir.envs(variable.map(|it| ("WEIR_LOG", it)));
         let output = weir.output().expect("it runs");
         assert!(output.status.success());
