@@ -97,14 +97,13 @@ pub(super) fn upstream(
         settings.sharing = Sharing::Sole(upstream::declared_capabilities(caller));
     }
     if let UpstreamSource::Process(command) = &mut settings.source {
-        let passed = upstream.pass_env.iter().map(String::as_str);
-        let inherited = BASE_ENVIRONMENT.into_iter().chain(passed).filter_map(|name| {
-            // Variables may contain secrets.
-            Some((name.to_owned(), Secret::from(std::env::var(name).ok()?)))
-        });
+        // Variables may contain secrets.
+        let own = |name: &str| Some((name.to_owned(), Secret::from(std::env::var(name).ok()?)));
+        command.inherited = BASE_ENVIRONMENT.into_iter().filter_map(own).collect();
+        let passed = upstream.pass_env.iter().filter_map(|name| own(name));
         // Configured variables come last and take precedence.
         let configured = std::mem::take(&mut command.env);
-        command.env = inherited.chain(configured).collect();
+        command.env = passed.chain(configured).collect();
     }
     settings
 }
@@ -214,6 +213,7 @@ pub(super) fn snapshot_parts(
             pins: inspectors.pins.with_settings(pins),
         },
         upstreams,
+        list_wait: config.protocol.list_wait,
     }
 }
 

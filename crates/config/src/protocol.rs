@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::ServerConfig;
 use crate::keys::shape::ValueShape;
-use crate::keys::{Described, Key, boolean, count, custom, duration, settings};
+use crate::keys::{Described, Key, boolean, count, custom, duration, duration_of, settings};
 use crate::reader::report::{ValueError, did_you_mean};
-use crate::reader::table_reader::{SpannedValue, TableReader};
+use crate::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::reader::value;
 use weir_downstream as downstream;
 use weir_downstream::era::Versions;
@@ -48,6 +48,11 @@ settings! {
         /// Maximum number of items on one page of a list. A client that reads only the first page
         /// sees no more than these: `weir check` says which clients that would concern.
         page_size: usize = 200, count(1..=10_000);
+        /// Time after the start of Weir during which a request for a list waits for upstreams of
+        /// which no list is known, neither from this start nor from an earlier one; at most 30 s.
+        /// Nothing else waits for them. Many clients list once: make it longer if your servers
+        /// start slowly, but shorter than your clients wait for a list.
+        list_wait: Duration = Duration::from_secs(4), duration_of(list_wait);
         /// With `true` clients get the instructions of the upstreams of which they see at least one
         /// item: a server's text for models about its use. Each text follows its upstream's name;
         /// at most the first 8 KiB of each, and 32 KiB in total: a text that does not fit is left
@@ -55,6 +60,9 @@ settings! {
         instructions: bool = true, boolean();
     }
 }
+
+/// The longest `list_wait`: clients wait for a list for a minute or less.
+const MAX_LIST_WAIT: Duration = Duration::from_secs(30);
 
 pub(super) fn read_protocol(t: &TableReader<'_>, server: &ServerConfig) -> ProtocolConfig {
     let protocol = ProtocolConfig::read(t);
@@ -68,6 +76,14 @@ pub(super) fn read_protocol(t: &TableReader<'_>, server: &ServerConfig) -> Proto
         check_http_sse(t, &protocol.versions, &server.path);
     }
     protocol
+}
+
+fn list_wait(v: &SpannedValue<'_>) -> Parsed<Duration> {
+    let wait = value::duration(v)?;
+    match wait <= MAX_LIST_WAIT {
+        true => Ok(wait),
+        false => Err(ValueError::new("clients do not wait that long", "write at most \"30s\"")),
+    }
 }
 
 /// List of revisions. An empty one counts as missing, and its reader reports it.

@@ -298,6 +298,7 @@ fn upstream(
             on_down: defaults.on_down(),
             source,
             list_cache_dir: None,
+            reads_list_cache: true,
         },
         pass_env,
         exports,

@@ -233,7 +233,7 @@ impl LegacyRequest {
         if let Some(kind) = Kind::of_list_method(method) {
             return self.list(admission, kind).await;
         }
-        if method == SET_LEVEL && client.view().capabilities().logging {
+        if method == SET_LEVEL && client.capabilities().logging {
             let level = params.get("level").and_then(LogLevel::parse);
             let level =
                 level.ok_or_else(|| invalid_params("`level` must be a level, such as \"info\""))?;
@@ -242,13 +242,13 @@ impl LegacyRequest {
         }
         match Method::of(method) {
             // Methods of undeclared capabilities do not exist.
-            Some(Method::Complete) if !client.view().capabilities().completions => {}
+            Some(Method::Complete) if !client.capabilities().completions => {}
             // Tasks came with 2025-11-25.
             Some(method)
                 if method.is_task_method()
                     && (self.context.revision < Revision::V2025_11_25
-                        || !client.view().capabilities().tasks.tools_call) => {}
-            Some(Method::CancelTask) if !client.view().capabilities().tasks.cancel => {}
+                        || !client.capabilities().tasks.tools_call) => {}
+            Some(Method::CancelTask) if !client.capabilities().tasks.cancel => {}
             Some(Method::UpdateTask) => {}
             Some(method) => return self.call(admission, method).await,
             None => {}
@@ -310,9 +310,8 @@ impl LegacyRequest {
         if let (UNSUBSCRIBE, Some(uri)) = (&**method, &uri) {
             self.subscriptions.unsubscribe(uri);
         }
-        client.wait_for_startup().await;
         // Methods of undeclared capabilities do not exist.
-        if !client.view().capabilities().subscribe {
+        if !client.capabilities().subscribe {
             return Err(results::unknown_method(StatusCode::OK, method));
         }
         let uri = uri.ok_or_else(|| invalid_params("`uri` must be a string"))?;

@@ -211,9 +211,8 @@ impl ModernRequest {
         }
         match Method::of(method) {
             // Methods of undeclared capabilities do not exist.
-            Some(Method::Complete) if !client.view().capabilities().completions => {}
-            Some(method)
-                if method.is_task_method() && !client.view().capabilities().has_tasks() => {}
+            Some(Method::Complete) if !client.capabilities().completions => {}
+            Some(method) if method.is_task_method() && !client.capabilities().has_tasks() => {}
             Some(Method::TaskResult) => {}
             // SEP-2663, protocol errors: a MUST.
             Some(method)

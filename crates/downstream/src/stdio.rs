@@ -32,8 +32,6 @@ pub async fn serve<R, W>(
     R: AsyncRead + Unpin,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    // The client has just started this process and fetches the lists only once.
-    client.wait_for_startup().await;
     let state = state_cell.now();
     let stop = state.stop.clone();
     let end = CancellationToken::new();

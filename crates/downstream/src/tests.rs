@@ -84,7 +84,8 @@ impl TestGateway {
             Upstream::start(settings, dial, &budget, &tasks, behind.clone())
         });
         let (policy, upstreams) = (policy(), upstreams.to_vec());
-        let parts = SnapshotParts { policy, catalog, upstreams, inspectors: Inspectors::default() };
+        let (inspectors, list_wait) = (Inspectors::default(), Duration::from_secs(2));
+        let parts = SnapshotParts { policy, catalog, upstreams, inspectors, list_wait };
         let gateway = Gateway::open(parts, SealingKeys::random(), &tasks, &behind);
         gateway.wait_until_listed().await;
         let parts = ServerParts {

@@ -19,6 +19,7 @@ use weir_access::policy::{Certificate, Principal, VerifiedCredential};
 use weir_base::secrets::sealing::InstanceId;
 use weir_base::tasks::request_scope;
 use weir_mcp::call::{ClientHandle, Method, QuotaOwner};
+use weir_mcp::capabilities::Capabilities;
 use weir_mcp::definition::downgrade::DefinitionForm;
 use weir_mcp::kind::Kind;
 use weir_mcp::name::UpstreamName;
@@ -157,10 +158,23 @@ impl ClientContext {
         Arc::clone(&self.view.borrow())
     }
 
-    /// Waits for upstreams that are still starting, at most until shortly after the start of Weir:
-    /// answers that are given only once, such as capabilities, should be complete.
+    /// What Weir declares to the client: the capabilities of its view. While it can reach an
+    /// upstream of which no list is known yet, these are all that this one may turn out to have,
+    /// because clients read them once.
+    pub fn capabilities(&self) -> Capabilities {
+        let view = self.view();
+        let mut capabilities = view.capabilities().clone();
+        let is_pending = |name| Kind::ALL.iter().any(|kind| view.missing(*kind).contains(name));
+        if self.gateway.startup.pending().iter().any(is_pending) {
+            capabilities.join(&Capabilities::all());
+        }
+        capabilities
+    }
+
+    /// Waits for upstreams of which no list is known yet, at most until `protocol.list_wait` after
+    /// the start of Weir: what depends on their items should be complete.
     pub async fn wait_for_startup(&self) {
-        self.gateway.startup.wait_for_startup().await;
+        self.gateway.startup.wait_for_startup(self.config.list_wait).await;
     }
 
     /// Waits until the client can see the item with this public key, or an upstream for this URI.

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::{Inspectors, RoleMetrics};
 use crate::last_lists::LastLists;
@@ -27,6 +27,8 @@ pub struct ConfigSnapshot {
     pub(super) catalog: Arc<Catalog>,
     pub(super) inspectors: Arc<Inspectors>,
     pub(super) entries: BTreeMap<UpstreamName, UpstreamEntry>,
+    /// Time after the start during which lists wait for upstreams of which none is known.
+    pub(super) list_wait: Duration,
     /// Whether an upstream has a connection for each client.
     pub(super) has_own_connections: bool,
     /// Requests and refusals by role.
@@ -43,6 +45,8 @@ pub struct SnapshotParts {
     pub upstreams: Vec<Upstream>,
     /// Content checks.
     pub inspectors: Inspectors,
+    /// Time after the start during which lists wait for upstreams of which none is known.
+    pub list_wait: Duration,
 }
 
 /// An upstream with its last lists.
@@ -55,7 +59,7 @@ impl ConfigSnapshot {
     /// Creates a snapshot after `before`, if there is one, and publishes the known lists of its
     /// upstreams.
     pub(super) fn new(parts: SnapshotParts, before: Option<&Self>) -> Self {
-        let SnapshotParts { policy, catalog, upstreams, inspectors } = parts;
+        let SnapshotParts { policy, catalog, upstreams, inspectors, list_wait } = parts;
         let (catalog, inspectors) = (Arc::new(catalog), Arc::new(inspectors));
         let entry = |upstream: Upstream| {
             let name = upstream.name().clone();
@@ -80,7 +84,16 @@ impl ConfigSnapshot {
         let number = before.map_or(0, |before| before.number) + 1;
         let counted = before.map(|before| &before.role_metrics);
         let role_metrics = RoleMetrics::new(policy.role_names(), counted);
-        Self { number, policy, catalog, inspectors, entries, has_own_connections, role_metrics }
+        Self {
+            number,
+            policy,
+            catalog,
+            inspectors,
+            entries,
+            list_wait,
+            has_own_connections,
+            role_metrics,
+        }
     }
 
     /// The user that refused credentials name, of which nothing was verified.

@@ -1,5 +1,5 @@
-//! Startup barrier: the first list requests wait briefly for upstreams that are still starting, and
-//! so does a request for an item that is not there yet.
+//! Startup barrier: the first list requests wait for upstreams of which no list is known yet, and so
+//! does a request for an item that is not there yet. Nothing else waits.
 //!
 //! Many clients list once and ignore `list_changed`; without the wait, a client that connects right
 //! after the start would see empty lists for its whole life. An upstream that takes longer does not
@@ -13,14 +13,11 @@ use tokio::time::Instant;
 
 use weir_mcp::name::UpstreamName;
 
-/// Time after the start during which lists wait for upstreams.
-const STARTUP_WAIT: Duration = Duration::from_secs(2);
-
 /// Set of upstreams that have neither been listed nor failed yet.
 #[derive(Debug)]
 pub(super) struct StartupBarrier {
     pending: watch::Sender<Vec<UpstreamName>>,
-    deadline: Instant,
+    started_at: Instant,
     /// True if requests wait without a time limit of their own.
     is_patient: AtomicBool,
 }
@@ -35,8 +32,8 @@ pub(super) struct PendingUpstream {
 impl StartupBarrier {
     /// Creates a barrier without upstreams.
     pub(super) fn new() -> Self {
-        let (pending, deadline) = (watch::Sender::default(), Instant::now() + STARTUP_WAIT);
-        Self { pending, deadline, is_patient: AtomicBool::new(false) }
+        let (pending, started_at) = (watch::Sender::default(), Instant::now());
+        Self { pending, started_at, is_patient: AtomicBool::new(false) }
     }
 
     /// Has requests wait until no upstream is pending, however long that takes.
@@ -50,14 +47,15 @@ impl StartupBarrier {
         PendingUpstream { name: name.clone(), pending: self.pending.clone() }
     }
 
-    /// Waits until no upstream is pending, at most until the end of the startup period.
-    pub(super) async fn wait_for_startup(&self) {
+    /// Waits until no upstream is pending, at most until this time after the start.
+    pub(super) async fn wait_for_startup(&self, list_wait: Duration) {
         if self.is_patient.load(Ordering::Relaxed) {
             return self.wait_for_all().await;
         }
         if !self.pending.borrow().is_empty() {
             // A timeout is acceptable: the list is then partial and says so.
-            let _ = tokio::time::timeout_at(self.deadline, self.wait_for_all()).await;
+            let deadline = self.started_at + list_wait;
+            let _ = tokio::time::timeout_at(deadline, self.wait_for_all()).await;
         }
     }
 
@@ -84,6 +82,8 @@ impl Drop for PendingUpstream {
 mod tests {
     use super::*;
 
+    const WAIT: Duration = Duration::from_secs(3);
+
     #[tokio::test(start_paused = true)]
     async fn a_list_waits_for_the_last_upstream_but_no_longer_than_a_moment() {
         let start = Instant::now();
@@ -91,15 +91,15 @@ mod tests {
         let [one, other] = ["one", "other"].map(|name| startup.add(&name.parse().expect(name)));
         drop(one);
         assert_eq!(startup.pending(), ["other".parse().expect("a name")]);
-        startup.wait_for_startup().await;
-        assert_eq!(start.elapsed(), STARTUP_WAIT);
-        startup.wait_for_startup().await;
-        assert_eq!(start.elapsed(), STARTUP_WAIT);
+        startup.wait_for_startup(WAIT).await;
+        assert_eq!(start.elapsed(), WAIT);
+        startup.wait_for_startup(WAIT).await;
+        assert_eq!(start.elapsed(), WAIT);
         startup.set_patient();
-        let long = tokio::time::timeout(10 * STARTUP_WAIT, startup.wait_for_startup());
+        let long = tokio::time::timeout(10 * WAIT, startup.wait_for_startup(WAIT));
         assert!(long.await.is_err());
         drop(other);
-        startup.wait_for_startup().await;
+        startup.wait_for_startup(WAIT).await;
         startup.wait_for_all().await;
     }
 
@@ -108,7 +108,7 @@ mod tests {
         let start = Instant::now();
         let startup = StartupBarrier::new();
         drop(startup.add(&"one".parse().expect("a name")));
-        startup.wait_for_startup().await;
+        startup.wait_for_startup(WAIT).await;
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
 }

@@ -134,9 +134,16 @@ impl Subscriptions {
     /// Subscribes to status notifications of the task with this handle. Returns whether the
     /// upstream accepts; dropping the future changes nothing.
     pub async fn follow_task(&self, client: &ClientContext, handle: &str) -> bool {
-        client.wait_for_startup().await;
         client.audit_event.set_public_name(handle);
-        let Some((task, target)) = TaskRef::open(client, handle, Era::Modern) else { return false };
+        let opened = match TaskRef::open(client, handle, Era::Modern) {
+            Some(opened) => Some(opened),
+            // Shortly after the start the owner may not have been listed yet.
+            None => {
+                client.wait_for_startup().await;
+                TaskRef::open(client, handle, Era::Modern)
+            }
+        };
+        let Some((task, target)) = opened else { return false };
         record_found(client, &target);
         if client.record_sending().await.is_err() {
             return false;

@@ -16,6 +16,10 @@ pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 pub const OWN: &str =
     r#"{"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}}}"#;
 
+/// Everything that a server may declare and Weir forwards, and of the extensions those that it
+/// knows.
+const ALL: &str = r#"{"completions":{},"logging":{},"resources":{"subscribe":true},"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}},"extensions":{"io.modelcontextprotocol/ui":{},"io.modelcontextprotocol/tasks":{}}}"#;
+
 /// Capabilities that Weir declares when it listens for tasks, for clients that declare the same.
 pub const TASKS: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 
@@ -65,6 +69,11 @@ impl Capabilities {
             extensions: Extensions::read(declared, "extensions"),
             experimental: Extensions::read(declared, "experimental"),
         }
+    }
+
+    /// Everything that a server may turn out to have, for clients that ask before it is connected.
+    pub fn all() -> Self {
+        Self::read(&Object::parse(ALL).expect("an object"))
     }
 
     /// The capabilities that Weir forwards: all but `tasks/list`, which would list the tasks of all

@@ -10,12 +10,13 @@ pub mod tls;
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use hyper::Uri;
 
+use crate::Extent;
 pub use crate::connect::http_request::HttpRequests;
 pub use crate::process::deadline::Deadline;
 pub use egress::Egress;
@@ -32,10 +33,43 @@ pub struct ChildCommand {
     pub display_name: String,
     /// Arguments; no shell interprets them.
     pub args: Vec<String>,
-    /// Complete environment of the child; nothing else is inherited.
+    /// Variables that the child inherits, whatever the upstream.
+    pub inherited: Vec<(String, Secret)>,
+    /// Variables of this upstream, which take precedence; the child has no others.
     pub env: Vec<(String, Secret)>,
     /// Working directory; `None` means Weir's own.
     pub cwd: Option<PathBuf>,
+}
+
+impl ChildCommand {
+    /// The complete environment of the child; of two values for a name the last one counts.
+    pub(crate) fn environment(&self) -> impl DoubleEndedIterator<Item = &(String, Secret)> {
+        self.inherited.iter().chain(&self.env)
+    }
+
+    /// The working directory, as far as this depends on it.
+    pub(crate) fn folder(&self, extent: Extent) -> Option<PathBuf> {
+        let is_in_use = |own: &PathBuf| {
+            extent == Extent::Process
+                || self.program.contains('/') && Path::new(&self.program).is_relative()
+                || self.args.iter().any(|arg| is_relative(arg, own))
+        };
+        let own = || Some(std::env::current_dir().unwrap_or_default()).filter(is_in_use);
+        self.cwd.clone().or_else(own)
+    }
+}
+
+/// Returns whether an argument, or the value of an option, names a file or folder relative to the
+/// working directory `own`.
+fn is_relative(argument: &str, own: &Path) -> bool {
+    let value = match argument.split_once('=') {
+        Some((option, value)) if option.starts_with('-') => value,
+        _ => argument,
+    };
+    let path = Path::new(value);
+    let begins_here =
+        matches!(path.components().next(), Some(Component::CurDir | Component::ParentDir));
+    begins_here || !value.is_empty() && path.is_relative() && own.join(path).exists()
 }
 
 /// Leaves out arguments, which may be secrets without being marked as such.

@@ -98,36 +98,54 @@ pub struct Settings {
     pub on_down: OnDown,
     /// Folder of the list cache: last lists, served after a start until the upstream is listed.
     pub list_cache_dir: Option<PathBuf>,
+    /// Whether the lists there are served; if not, they are only written.
+    pub reads_list_cache: bool,
 }
 
 impl Settings {
     /// Returns a hexadecimal hash of everything that decides which server this is and with which
-    /// identity Weir calls it, credentials included: one fingerprint means the same lists.
+    /// identity Weir calls it, credentials included: the tasks of one fingerprint are the same.
     pub fn fingerprint(&self) -> String {
+        self.digest(Extent::Process)
+    }
+
+    /// Returns a hexadecimal hash of what is configured about the server and the identity with
+    /// which Weir calls it: one key means lists that are near enough to be shown until the server
+    /// has been listed. It does not depend on who started Weir where: neither on the client nor
+    /// on inherited variables, and on the working directory only if the program or an argument is
+    /// relative to it.
+    pub fn list_key(&self) -> String {
+        self.digest(Extent::Lists)
+    }
+
+    fn digest(&self, extent: Extent) -> String {
         let mut hashes = Vec::new();
         // Each part is hashed to a fixed length: two different lists of parts cannot run together,
         // and no secret is copied.
         let mut add = |part: &[u8]| hashes.extend(sha256(part));
         add(self.name.as_str().as_bytes());
         add(format!("{:?}", self.era).as_bytes());
-        if let Sharing::Sole(declared) = &self.sharing {
+        if let (Sharing::Sole(declared), Extent::Process) = (&self.sharing, extent) {
             add(declared);
         }
         match &self.source {
             UpstreamSource::Library { dir } => add(dir.as_os_str().as_encoded_bytes()),
-            UpstreamSource::Process(ChildCommand { program, args, env, cwd, .. }) => {
-                add(program.as_bytes());
-                // A relative program or file argument is another file in another folder.
-                let here = || std::env::current_dir().unwrap_or_default();
-                add(cwd.clone().unwrap_or_else(here).as_os_str().as_encoded_bytes());
-                add(args.len().to_string().as_bytes());
-                args.iter().for_each(|arg| add(arg.as_bytes()));
-                for (name, value) in env {
+            UpstreamSource::Process(command) => {
+                add(command.program.as_bytes());
+                if let Some(folder) = command.folder(extent) {
+                    add(folder.as_os_str().as_encoded_bytes());
+                }
+                add(command.args.len().to_string().as_bytes());
+                command.args.iter().for_each(|arg| add(arg.as_bytes()));
+                let inherited = command.inherited.iter().filter(|_| extent == Extent::Process);
+                for (name, value) in inherited.chain(&command.env) {
                     add(name.as_bytes());
                     add(value.expose().as_bytes());
                 }
             }
-            UpstreamSource::OnOneReplica { settings, .. } => add(settings.fingerprint().as_bytes()),
+            UpstreamSource::OnOneReplica { settings, .. } => {
+                add(settings.digest(extent).as_bytes());
+            }
             UpstreamSource::Http { url, headers, account, egress, transport } => {
                 add(url.to_string().as_bytes());
                 add(format!("{account:?}{egress:?}{transport:?}").as_bytes());
@@ -167,6 +185,15 @@ impl Settings {
             }
         }
     }
+}
+
+/// What a digest of settings covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// What the process that serves the requests depends on.
+    Process,
+    /// What its lists depend on.
+    Lists,
 }
 
 /// Treatment of an upstream's lists while it is not connected.

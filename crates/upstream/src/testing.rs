@@ -68,6 +68,7 @@ pub(super) fn settings(over: TestTransport) -> Settings {
             program: "server".into(),
             display_name: "server".into(),
             args: vec![],
+            inherited: vec![],
             env: vec![],
             cwd: None,
         }),
@@ -123,6 +124,7 @@ pub(super) fn settings(over: TestTransport) -> Settings {
         breaker: crate::health::breaker::Settings::default(),
         on_down: super::OnDown::Keep,
         list_cache_dir: None,
+        reads_list_cache: true,
     }
 }
 

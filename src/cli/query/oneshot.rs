@@ -91,8 +91,10 @@ impl OneShotGateway {
             config = source.read(&options).await?;
         }
         change(&mut config);
-        // A command reports the current state, not a cached catalog.
-        config.state.catalog = false;
+        for upstream in &mut config.upstreams {
+            // A command reports the current state, not a cached catalog, and leaves it to others.
+            upstream.settings.reads_list_cache = false;
+        }
         if !json {
             print_warnings(&config.warnings);
         }

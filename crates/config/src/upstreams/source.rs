@@ -240,7 +240,15 @@ pub(super) fn source(
         Some("prompts_dir") => dir.map(|dir| UpstreamSource::Library { dir }),
         Some("command") => command.map(|program| {
             let display_name = t.source_text("command");
-            UpstreamSource::Process(ChildCommand { program, display_name, args, env, cwd })
+            let inherited = Vec::new();
+            UpstreamSource::Process(ChildCommand {
+                program,
+                display_name,
+                args,
+                inherited,
+                env,
+                cwd,
+            })
         }),
         Some(_) => url.map(|url| UpstreamSource::Http { url, headers, account, egress, transport }),
     };

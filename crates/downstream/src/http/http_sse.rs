@@ -49,8 +49,6 @@ pub(super) async fn open(
 ) -> Result<HttpResponse, HttpRefusal> {
     head::check_get(request.headers())?;
     request.require_memory()?;
-    // A client of these revisions fetches the capabilities only once.
-    client.wait_for_startup().await;
     let (state, principal) = (&request.state, client.principal());
     let too_busy = || results::too_busy(STREAM_RETRY);
     let ClientQuota { streams, sessions, .. } = state.settings.per_client;

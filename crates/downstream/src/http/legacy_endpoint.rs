@@ -146,8 +146,6 @@ async fn initialize(
     client: &ClientContext,
     message: &jsonrpc::Request,
 ) -> Result<HttpResponse, HttpRefusal> {
-    // A client of these revisions fetches the capabilities only once.
-    client.wait_for_startup().await;
     let state = &request.state;
     if let Some(fleet) = state.fleet() {
         fleet.sessions().wait_until_known().await;

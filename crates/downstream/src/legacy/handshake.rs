@@ -8,7 +8,6 @@ use super::{Declared, INITIALIZE, LegacyClient, LegacyConnection, refuse};
 use crate::era::Versions;
 use crate::response::results::{self, invalid_params};
 use crate::response::{ClientResponse, ErrorResponse};
-use weir_access::catalog::RoleView;
 use weir_base::json::Object;
 use weir_gateway::{Admission, ClientContext, RequestStatus};
 use weir_mcp::call::Method;
@@ -69,16 +68,16 @@ fn negotiate(
     let peer = LegacyClient::new(client, revision, declared, connection);
     let mut result = Object::new();
     result.set("protocolVersion", format!("\"{revision}\""));
-    let view = client.view();
-    result.set("capabilities", results::capabilities(&capabilities_in(&view, revision)).to_bytes());
+    let capabilities = capabilities_in(client.capabilities(), revision);
+    result.set("capabilities", results::capabilities(&capabilities).to_bytes());
     result.set("serverInfo", results::server_info());
-    results::set_instructions(&mut result, &view);
+    results::set_instructions(&mut result, &client.view());
     Ok((peer, result))
 }
 
-/// Returns the capabilities of a view in this revision.
-fn capabilities_in(view: &RoleView, revision: Revision) -> Capabilities {
-    let mut capabilities = view.capabilities().clone().without_tasks();
+/// Returns the capabilities as this revision has them.
+fn capabilities_in(declared: Capabilities, revision: Revision) -> Capabilities {
+    let mut capabilities = declared.without_tasks();
     // The capability came with 2025-03-26; the method is older.
     capabilities.completions &= revision >= Revision::V2025_03_26;
     if revision < Revision::V2025_11_25 {

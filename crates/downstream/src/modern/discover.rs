@@ -11,9 +11,8 @@ use crate::request_parts::RequestParts;
 use crate::response::call_stream::CallMessages;
 use crate::response::results;
 use crate::response::{ClientResponse, ErrorResponse, ResponseFuture};
-use weir_access::catalog::RoleView;
 use weir_base::json::Object;
-use weir_gateway::Admission;
+use weir_gateway::{Admission, ClientContext};
 use weir_mcp::capabilities::{Capabilities, Tasks};
 
 /// Handles the request.
@@ -26,10 +25,7 @@ pub(super) fn discover(
     let response = async move {
         let discovered = match admitted {
             Ok(_admission) if serves_replicas => discovery_of_server(&parts, &versions).await,
-            Ok(_admission) => {
-                parts.client.wait_for_startup().await;
-                Ok(discovery(&parts.client.view(), &versions))
-            }
+            Ok(_admission) => Ok(discovery(&parts.client, &versions)),
             Err(refused) => Err(refused),
         };
         let response = discovered.map(|result| ClientResponse::object(&parts.id, &result));
@@ -49,17 +45,17 @@ async fn discovery_of_server(
         return Err(results::unavailable("the server is not connected", SERVER_RETRY));
     };
     parts.client.wait_for_startup().await;
-    Ok(discovery(&parts.client.view(), &versions.with_first(era)))
+    Ok(discovery(&parts.client, &versions.with_first(era)))
 }
 
-fn discovery(view: &RoleView, versions: &Versions) -> Object {
+fn discovery(client: &ClientContext, versions: &Versions) -> Object {
     let mut result = Object::new();
     result.set("resultType", COMPLETE);
     result.set("supportedVersions", versions.to_json());
     // This revision has tasks as an extension only.
-    let capabilities = Capabilities { tasks: Tasks::default(), ..view.capabilities().clone() };
+    let capabilities = Capabilities { tasks: Tasks::default(), ..client.capabilities() };
     result.set("capabilities", results::capabilities(&capabilities).to_bytes());
-    results::set_instructions(&mut result, view);
+    results::set_instructions(&mut result, &client.view());
     // Capabilities change with the client's view and with the available upstreams.
     result.set("ttlMs", "0");
     result.set("cacheScope", PRIVATE);

@@ -236,7 +236,7 @@ impl ListCache {
 
 /// Beginning of the names of all caches of an upstream with these settings.
 fn stem(settings: &Settings) -> String {
-    format!("{}-{}", settings.name, &settings.fingerprint()[..32])
+    format!("{}-{}", settings.name, &settings.list_key()[..32])
 }
 
 /// Digest of a list, comparable only within this process.

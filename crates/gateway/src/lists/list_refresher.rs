@@ -177,12 +177,14 @@ impl ListRefresher {
                 // Stopping must not wait for a list, nor must another sign-in.
                 Event::TimerDue => {
                     let (upstream, sign_in) = (self.upstream.clone(), self.sign_in);
-                    tokio::select! {
+                    let read = tokio::select! {
                         biased;
-                        () = self.list_due() => {}
+                        read = self.list_due() => read,
                         () = stop.cancelled() => return,
-                        _ = upstream.sign_in_other_than(sign_in) => {}
-                    }
+                        _ = upstream.sign_in_other_than(sign_in) => Vec::new(),
+                    };
+                    // A command ends once it has listed, and leaves the lists to those after it.
+                    self.cache_lists(read).await;
                 }
             }
         }
@@ -282,7 +284,8 @@ impl ListRefresher {
 
     /// Publishes the cached lists from before the start; returns whether there are any.
     async fn publish_cached(&mut self) -> bool {
-        let Some(cache) = self.cache.clone() else { return false };
+        let is_read = self.upstream.settings().reads_list_cache;
+        let Some(cache) = self.cache.clone().filter(|_| is_read) else { return false };
         // Reading a file blocks. A panic there must not end this task.
         let Ok(Some(cached)) = tokio::task::spawn_blocking(move || cache.read()).await else {
             return false;
@@ -362,7 +365,8 @@ impl ListRefresher {
         self.processed_changes = changes;
     }
 
-    async fn list_due(&mut self) {
+    /// Lists the topics that are due, and returns what was read.
+    async fn list_due(&mut self) -> Vec<DigestedList> {
         let now = Instant::now();
         let due: Vec<ListTopic> = ListTopic::ALL
             .into_iter()
@@ -405,10 +409,10 @@ impl ListRefresher {
             info!(%upstream, prompts, tools, resources, templates, "upstream listed");
         }
         self.startup_guard = None;
-        self.cache_lists(read).await;
         if !failed {
             self.keep_alive = None;
         }
+        read
     }
 
     /// Lists the kinds of a topic. The error is the `Retry-After` of the upstream.

@@ -269,7 +269,7 @@ impl System {
         process
             .args(&command.args)
             .env_clear()
-            .envs(command.env.iter().map(|(name, value)| (name, value.expose())))
+            .envs(command.environment().map(|(name, value)| (name, value.expose())))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -408,7 +408,7 @@ fn check_program(command: &ChildCommand) -> io::Result<()> {
     if command.program.contains('/') {
         return check(&cwd.join(&command.program));
     }
-    let path = command.env.iter().rfind(|(name, _)| name == "PATH");
+    let path = command.environment().rfind(|(name, _)| name == "PATH");
     let path = path.map_or(DEFAULT_PATH, |(_, path)| path.expose());
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for folder in std::env::split_paths(path) {
@@ -520,7 +520,8 @@ mod tests {
             program: "sh".into(),
             display_name: "sh".into(),
             args: vec!["-c".into(), script.into()],
-            env: vec![("PATH".into(), path.into()), ("GIVEN".into(), "1".into())],
+            inherited: vec![("PATH".into(), path.into())],
+            env: vec![("GIVEN".into(), "1".into())],
             cwd: None,
         }
     }
