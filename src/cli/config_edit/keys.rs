@@ -14,11 +14,10 @@ use std::time::SystemTime;
 use clap::Subcommand;
 use serde::Serialize;
 
-use super::clients::document::{self, FileText};
-use super::exit::Failure;
-use super::output;
-use super::timestamp::format_rfc3339;
+use crate::cli::clients::document::{self, FileText};
+use crate::cli::exit::Failure;
 use crate::cli::loading;
+use crate::cli::output;
 use crate::cli::reference::help;
 use crate::cli::server::audit_log::CommandLog;
 use edit::{ClientChange, EditedFile};
@@ -28,12 +27,13 @@ use weir_access::policy::keys::text;
 use weir_base::secrets::secret::Secret;
 use weir_base::secrets::sha256::sha256;
 use weir_base::text::hex::hex;
+use weir_base::time::timestamp::format_rfc3339;
 use weir_config::{self as config, AuthMode, Config, nearest};
 use weir_record::audit::{PolicyChange, PolicyEvent};
 
 /// Subcommands of `weir keys`.
 #[derive(Debug, Subcommand)]
-pub(super) enum KeysCommand {
+pub(crate) enum KeysCommand {
     /// Adds a client with a new key, and prints the key.
     #[command(after_help = help::KEYS_ADD)]
     Add(AddArgs),
@@ -71,7 +71,7 @@ struct ChangeArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct AddArgs {
+pub(crate) struct AddArgs {
     /// Name of the client: 1 to 64 of A-Z, a-z, 0-9, `_`, `.` and `-`.
     name: String,
     /// Name of its role.
@@ -89,7 +89,7 @@ pub(super) struct AddArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct ListArgs {
+pub(crate) struct ListArgs {
     /// Prints JSON; a failure is one line of JSON on standard error.
     #[arg(long)]
     json: bool,
@@ -98,7 +98,7 @@ pub(super) struct ListArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct RotateArgs {
+pub(crate) struct RotateArgs {
     /// The client.
     name: String,
     /// Expiry of its keys, including the older one; as for `add`.
@@ -112,7 +112,7 @@ pub(super) struct RotateArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct RevokeArgs {
+pub(crate) struct RevokeArgs {
     /// The client.
     name: String,
     #[command(flatten)]
@@ -120,7 +120,7 @@ pub(super) struct RevokeArgs {
 }
 
 /// Runs the subcommand.
-pub(super) fn run(command: &KeysCommand) -> Result<(), Failure> {
+pub(crate) fn run(command: &KeysCommand) -> Result<(), Failure> {
     match command {
         KeysCommand::Add(args) => add(args),
         KeysCommand::List(args) => list(args),

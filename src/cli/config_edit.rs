@@ -1,0 +1,3 @@
+//! Commands that change the files of a configuration.
+
+pub(super) mod keys;
