@@ -288,7 +288,13 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     };
     let rows: Vec<_> = editor.config.clients.iter().map(row).collect();
     let report = BTreeMap::from([("clients", &rows)]);
-    output::print_report(args.json, &report, |out| write_rows(out, &rows))
+    output::print_report(args.json, &report, |out| write_rows(out, &rows))?;
+    if rows.is_empty() && !args.json {
+        output::print_stderr(
+            "the configuration has no clients: `weir keys add NAME --role ROLE` adds one",
+        );
+    }
+    Ok(())
 }
 
 fn write_rows(out: &mut dyn Write, rows: &[ClientRow]) -> std::io::Result<()> {
