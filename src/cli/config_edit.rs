@@ -7,6 +7,7 @@
 pub(super) mod keys;
 mod line_ends;
 mod named_table;
+pub(super) mod upstreams;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
