@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cli::server::signals::Signals;
 use config_edit::{keys, upstreams};
@@ -148,7 +148,7 @@ pub fn run() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     Color::from_arguments(&arguments).apply();
     let json = wants_json(&arguments);
-    let ended = match Cli::try_parse_from(arguments) {
+    let ended = match parse(arguments) {
         Ok(cli) => run_command(cli.command, json),
         Err(message) => handle_parse_error(&message, json),
     };
@@ -159,6 +159,17 @@ pub fn run() -> ExitCode {
             failure.exit_code()
         }
     }
+}
+
+/// Definition of the command line, with the list of commands in groups.
+fn definition() -> clap::Command {
+    reference::command_groups::group(Cli::command())
+}
+
+fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let mut definition = definition();
+    let matches = definition.try_get_matches_from_mut(arguments)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut definition))
 }
 
 /// Returns whether failures are printed as JSON, including the failure to parse the arguments.
