@@ -283,6 +283,23 @@ fn an_upstream_is_removed_and_every_comment_around_it_stays() {
 }
 
 #[test]
+fn rules_of_roles_clients_and_limits_that_name_a_removed_upstream_are_reported() {
+    let rules = "\n[clients.ci]\nkey_sha256 = [\"1111111111111111111111111111111111111111111111111111111111111111\"]\n\
+                 prompts.allow = [\"notes/*\"]\n[[limits]]\nper = \"client\"\nmatch = \"notes/x\"\n\
+                 rate = \"5/s\"\n";
+    let user_home = home(&format!("{CONFIG}{rules}"));
+    let done = user_home.weir(&["disable", "notes"]);
+    assert!(!done.err.contains("warning"), "it is known still: {}", done.err);
+    let done = user_home.weir(&["remove", "notes"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let warnings: Vec<_> = done.err.lines().filter(|line| line.starts_with("warning")).collect();
+    let what = "there is no upstream \"notes\"";
+    let keys = ["roles.dev.tools.allow", "clients.ci.prompts.allow", "limits.match"];
+    assert_eq!(warnings, keys.map(|key| format!("warning: {key}: {what}")));
+    assert!(user_home.read("project/weir.toml").ends_with(rules), "they stay");
+}
+
+#[test]
 fn what_was_added_is_removed_without_a_trace() {
     for text in [CONFIG.to_owned(), CONFIG.replace('\n', "\r\n"), format!("\u{feff}{CONFIG}")] {
         let user_home = home(&text);

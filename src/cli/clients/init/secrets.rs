@@ -62,7 +62,8 @@ impl SecretStore {
         let mut names = [first, base.clone()].into_iter().chain(numbered);
         let is_other_file = |name: &String| {
             let path = folder.as_ref().map(|folder| folder.join(name));
-            path.is_some_and(|path| has_other_content(&path, value).unwrap_or(true))
+            // Writing reports a file that cannot be read.
+            path.is_some_and(|path| has_other_content(&path, value).unwrap_or(false))
         };
         let is_free = |name: &String| {
             kept.iter().all(|(taken, held)| taken != name || held == value) && !is_other_file(name)
@@ -293,6 +294,20 @@ mod tests {
             kept(&mut store, "X-KEY", "2"),
             SecretLocation::File("secrets/a-x-key_2".to_owned())
         );
+        let folder = tempfile::tempdir().expect("a folder");
+        let secrets = folder.path().join(SECRETS_FOLDER);
+        std::fs::create_dir_all(secrets.join("a-folder")).expect("made");
+        std::fs::write(secrets.join("a-key"), "1").expect("written");
+        let mut store = SecretStore::NewFiles(folder.path().to_owned(), Vec::new());
+        for (name, value, file) in [
+            ("KEY", "1", "secrets/a-key"),
+            ("KEY", "2", "secrets/a-key_2"),
+            ("FOLDER", "1", "secrets/a-folder"),
+        ] {
+            let location = SecretLocation::File(file.to_owned());
+            assert_eq!(kept(&mut store, name, value), location);
+        }
+        assert!(store.write(folder.path()).is_err(), "a folder is not replaced");
         let mut store = SecretStore::Variables(Vec::new());
         assert_eq!(kept(&mut store, "KEY", "1"), SecretLocation::Variable("KEY".to_owned()));
         assert_eq!(kept(&mut store, "KEY", "1"), SecretLocation::Variable("KEY".to_owned()));
