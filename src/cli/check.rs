@@ -59,7 +59,7 @@ pub(super) struct CheckRow {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) needs_sign_in: bool,
     /// Description of the connection, or the reason why there is none.
-    state: String,
+    pub(super) state: String,
     prompts: usize,
     tools: usize,
     resources: usize,

@@ -160,6 +160,28 @@ fn a_url_is_added_with_its_headers() {
 }
 
 #[test]
+fn a_server_that_demands_oauth_is_added_for_a_sign_in() {
+    let user_home = home(CONFIG);
+    let url = "http://127.0.0.1:9/mcp";
+    let text = shown(&user_home, &["add", "notion", url, "--oauth"]);
+    assert_snapshot!(text, @r"
+    $ weir add notion http://127.0.0.1:9/mcp --oauth
+    needs sign-in  notion  no access token: sign in with `weir login notion`
+      notion: a user signs in to it with `weir login notion`
+    wrote [upstreams.notion] into weir.toml
+    weir: `notion` needs a sign-in: run `weir login notion`
+    => 4
+    ");
+    assert_snapshot!(change(&user_home), @r#"
+    +# a user signs in to it with `weir login notion`
+    +[upstreams.notion]
+    +url = "http://127.0.0.1:9/mcp"
+    +auth = { type = "oauth" }
+    +
+    "#);
+}
+
+#[test]
 fn a_relative_path_of_a_program_starts_from_the_current_folder() {
     let user_home = home(CONFIG);
     user_home.write("project/build/index.js", "");
@@ -479,6 +501,9 @@ fn what_cannot_be_done_is_told_and_changes_nothing() {
         &["add", "x", "ftp://example.com/"],
         &["add", "x", "https://a.example/mcp", "--env", "A=b"],
         &["add", "x", "--header", "A=b", "--", "x"],
+        &["add", "x", "--oauth", "--", "x"],
+        &["add", "x", "https://a.example/mcp", "--", "x"],
+        &["add", "x", "npx", "--", "x"],
         &["add", "x", "--env", "not a name", "--", "x"],
         &["add", "x", "https://a.example/mcp", "--header", "canary"],
         &["add", "x", "https://a.example/mcp", "--header", "Bad Name=x"],
@@ -516,6 +541,15 @@ fn what_cannot_be_done_is_told_and_changes_nothing() {
     => 2
     $ weir add x --header A=b -- x
     weir: --header is for a URL, and a program gets variables: use --env
+    => 2
+    $ weir add x --oauth -- x
+    weir: --oauth is for a URL
+    => 2
+    $ weir add x https://a.example/mcp -- x
+    weir: a server has a URL or a command, not both
+    => 2
+    $ weir add x npx -- x
+    weir: `npx` is not a URL; a program stands behind two dashes: `weir add x -- npx`
     => 2
     $ weir add x --env not a name -- x
     weir: --env is NAME=VALUE or NAME, and a name has letters, digits and _

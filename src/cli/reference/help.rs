@@ -89,6 +89,7 @@ Examples:
   weir add github --env GITHUB_TOKEN -- npx -y @modelcontextprotocol/server-github
   weir add files -- npx -y @modelcontextprotocol/server-filesystem ~/notes
   weir add wiki https://wiki.example.com/mcp --header \"Authorization=Bearer $TOKEN\"
+  weir add notion https://mcp.notion.com/mcp --oauth   # then: weir login notion
 
 Everything behind `--` is the program and its arguments. A relative path in them starts from the \
 current folder, which becomes `cwd`. Without a configuration, one is created in the user's \

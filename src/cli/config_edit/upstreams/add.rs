@@ -10,7 +10,7 @@ use crate::cli::clients::document;
 use crate::cli::clients::init::secrets::SecretStore;
 use crate::cli::clients::init::upstream_table::UpstreamTable;
 use crate::cli::clients::init::{names, starter_comment};
-use crate::cli::clients::server::{ClientServer, HeaderSource, ServerTransport};
+use crate::cli::clients::server::{ClientAccount, ClientServer, HeaderSource, ServerTransport};
 use crate::cli::clients::variables::{TranslateContext, Variables};
 use crate::cli::exit::{self, Failure};
 use crate::cli::loading::{config_path_to_write, options};
@@ -26,7 +26,6 @@ pub(crate) struct Args {
     /// Name of the upstream: a lower-case letter, then at most 31 of a-z, 0-9 and `-`.
     name: String,
     /// The endpoint of a server on the network.
-    #[arg(conflicts_with = "command")]
     url: Option<String>,
     /// A program that speaks MCP over standard input and output, and its arguments.
     #[arg(last = true)]
@@ -40,6 +39,9 @@ pub(crate) struct Args {
     /// moved to a file, and `${VAR}` in a value is replaced by that variable at each start.
     #[arg(long, value_name = "K=V")]
     header: Vec<String>,
+    /// The server at the URL demands OAuth: a user signs in to it with `weir login`.
+    #[arg(long)]
+    oauth: bool,
     /// Writes `enabled = false`, and starts nothing.
     #[arg(long)]
     disabled: bool,
@@ -161,7 +163,12 @@ fn unusable(name: &str, row: &CheckRow) -> Failure {
         true => format!("`{name}` needs a sign-in: run `weir login {name}`"),
         false => format!(
             "`{name}` was added, but cannot be used: correct [upstreams.{name}] and run `weir \
-             check`, or run `weir remove {name}`"
+             check`, or run `weir remove {name}`{}",
+            // The state suggests it for a server that demands credentials.
+            match row.state.contains("oauth") {
+                true => " and add it again with --oauth",
+                false => "",
+            }
         ),
     })
 }
@@ -192,6 +199,12 @@ fn server(args: &Args) -> Result<ClientServer, Failure> {
             let text = "--header is for a URL, and a program gets variables: use --env";
             return usage(text.to_owned());
         }
+        (None, Some(_)) if args.oauth => {
+            return usage("--oauth is for a URL".to_owned());
+        }
+        (Some(url), Some(_)) if url.contains("://") => {
+            return usage("a server has a URL or a command, not both".to_owned());
+        }
         (Some(url), _) if !url.contains("://") && !url.starts_with("${") => {
             return usage(format!(
                 "`{url}` is not a URL; a program stands behind two dashes: `weir add {name} -- \
@@ -202,7 +215,7 @@ fn server(args: &Args) -> Result<ClientServer, Failure> {
             url: url.clone(),
             is_sse: false,
             headers: args.header.iter().map(|text| header(text)).collect::<Result<_, _>>()?,
-            account: None,
+            account: args.oauth.then(ClientAccount::default),
         },
         (None, Some((command, rest))) => ServerTransport::Process {
             command: command.clone(),

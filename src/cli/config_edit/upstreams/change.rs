@@ -12,6 +12,7 @@ use crate::cli::exit::Failure;
 use crate::cli::loading::{config_path, options};
 use crate::cli::output;
 use weir_config::Config;
+use weir_oauth::Vault;
 
 /// Arguments of `weir remove`, `enable` and `disable`.
 #[derive(Debug, clap::Args)]
@@ -51,6 +52,12 @@ pub(crate) fn remove(args: &Args) -> Result<(), Failure> {
                 secret.display()
             ));
         }
+    }
+    if !args.edit.json && is_signed_in(&editor, name) {
+        output::print_stderr(&format!(
+            "a user is still signed in to it: `weir logout {name}` removes the sign-in here, but \
+             without the upstream's table Weir cannot revoke it"
+        ));
     }
     let written: Vec<_> = edits.into_iter().map(|(file, ..)| file).collect();
     print_change(args, &editor, &written, ", and stops the upstream")
@@ -104,6 +111,13 @@ fn find_file_to_change(
 fn secrets_of(editor: &UpstreamEditor) -> Vec<PathBuf> {
     let sources = Config::sources(&editor.path, &options(true));
     sources.map(|sources| sources.secrets).unwrap_or_default()
+}
+
+/// Returns whether a user is signed in to an upstream.
+fn is_signed_in(editor: &UpstreamEditor, name: &str) -> bool {
+    let (listeners, _) = Config::listeners(&editor.path, &options(true));
+    let vault = listeners.state.dir.and_then(|state| Vault::open_existing(&state).ok().flatten());
+    vault.is_some_and(|vault| vault.read(name).is_ok_and(|record| record.is_some()))
 }
 
 /// Prints what a change has caused, and the next step.
