@@ -8,11 +8,11 @@ mod admin;
 mod audit;
 mod check;
 mod clients;
+mod config_edit;
 mod exit;
 mod explain;
 mod files;
 mod instance;
-mod keys;
 mod loading;
 mod login;
 mod output;
@@ -29,9 +29,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cli::server::signals::Signals;
+use config_edit::{keys, upstreams};
 use exit::Failure;
 use output::Color;
 use weir_base::time::timestamp;
@@ -64,7 +65,7 @@ enum Command {
     #[command(after_help = reference::help::CHECK)]
     Check(check::Args),
     /// Starts the upstreams and lists their prompts, tools, resources or templates.
-    #[command(after_help = reference::help::LIST)]
+    #[command(after_help = reference::help::LIST, alias = "ls")]
     List(query::list::Args),
     /// Explains why an item is visible to a client or not: which rule decides, in which line.
     #[command(after_help = reference::help::EXPLAIN)]
@@ -93,6 +94,18 @@ enum Command {
     /// Prints the JSON schema of the configuration, for completion and checks in editors.
     #[command(after_help = reference::help::SCHEMA)]
     Schema(reference::schema::Args),
+    /// Adds an upstream to the configuration, then starts and lists it.
+    #[command(after_help = reference::help::ADD)]
+    Add(upstreams::add::Args),
+    /// Removes an upstream from the configuration.
+    #[command(after_help = reference::help::REMOVE, alias = "rm")]
+    Remove(upstreams::change::Args),
+    /// Enables an upstream that is disabled.
+    #[command(after_help = reference::help::ENABLE)]
+    Enable(upstreams::change::Args),
+    /// Disables an upstream, which keeps its table.
+    #[command(after_help = reference::help::DISABLE)]
+    Disable(upstreams::change::Args),
     /// Writes a configuration: a starter file, or the imported servers of an MCP client.
     #[command(after_help = reference::help::INIT)]
     Init(clients::init::Args),
@@ -138,7 +151,7 @@ pub fn run() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     Color::from_arguments(&arguments).apply();
     let json = wants_json(&arguments);
-    let ended = match Cli::try_parse_from(arguments) {
+    let ended = match parse(arguments) {
         Ok(cli) => run_command(cli.command, json),
         Err(message) => handle_parse_error(&message, json),
     };
@@ -149,6 +162,17 @@ pub fn run() -> ExitCode {
             failure.exit_code()
         }
     }
+}
+
+/// Definition of the command line, with the list of commands in groups.
+fn definition() -> clap::Command {
+    reference::command_groups::group(Cli::command())
+}
+
+fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let mut definition = definition();
+    let matches = definition.try_get_matches_from_mut(arguments)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut definition))
 }
 
 /// Returns whether failures are printed as JSON, including the failure to parse the arguments.
@@ -205,7 +229,11 @@ fn run_command(command: Command, json: bool) -> Result<(), Failure> {
             Command::Fleet(args) => run_until_signal(instance::fleet::run(args)).await,
             Command::Login(args) => login::login(args).await,
             Command::Logout(args) => login::logout(args).await,
-            Command::Init(args) => clients::init::run(&args),
+            Command::Add(args) => run_until_signal(upstreams::add::run(args)).await,
+            Command::Remove(args) => upstreams::change::remove(&args),
+            Command::Enable(args) => upstreams::change::set_enabled(&args, true),
+            Command::Disable(args) => upstreams::change::set_enabled(&args, false),
+            Command::Init(args) => clients::init::run(&args, upstreams::merge::merge),
             Command::Connect(args) => clients::connect::run(&args),
             Command::Keys(command) => keys::run(&command),
             Command::Audit(command) => run_until_signal(audit::run(command)).await,

@@ -1,6 +1,7 @@
 //! `weir check`: checks the configuration, then starts, lists and reports each upstream.
 
 use std::io::Write;
+use std::path::Path;
 use std::time::SystemTime;
 
 use serde::Serialize;
@@ -51,14 +52,14 @@ struct CheckReport<'a> {
 
 /// Report about one upstream.
 #[derive(Serialize)]
-struct CheckRow {
+pub(super) struct CheckRow {
     name: String,
-    ok: bool,
+    pub(super) ok: bool,
     /// Whether a user has to sign in first; missing if not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    needs_sign_in: bool,
+    pub(super) needs_sign_in: bool,
     /// Description of the connection, or the reason why there is none.
-    state: String,
+    pub(super) state: String,
     prompts: usize,
     tools: usize,
     resources: usize,
@@ -123,6 +124,20 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         rows.len(),
         down.join(", ")
     )))
+}
+
+/// Starts and lists one upstream of a configuration file, and fills its cache of lists.
+pub(super) async fn check_upstream(
+    path: &Path,
+    name: &str,
+    json: bool,
+) -> Result<CheckRow, Failure> {
+    let (args, names) = (ConfigArgs::of_file(path.to_owned()), [name.to_owned()]);
+    let selection = UpstreamSelection::Named(&names);
+    let oneshot = OneShotGateway::open(&args, json, None, selection, options(true), |_| {}).await?;
+    let row = rows(&oneshot).into_iter().find(|row| row.name == name);
+    oneshot.close().await;
+    row.ok_or_else(|| Failure::Usage(format!("no upstream `{name}` in {}", path.display())))
 }
 
 /// Checks only the configuration.
@@ -286,7 +301,8 @@ fn state(upstream: &Upstream) -> Result<String, String> {
     }
 }
 
-fn write_table(out: &mut dyn Write, rows: &[CheckRow]) -> std::io::Result<()> {
+/// Writes a table of upstreams for people.
+pub(super) fn write_table(out: &mut dyn Write, rows: &[CheckRow]) -> std::io::Result<()> {
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let first = rows.iter().map(|row| row.word().len()).max().unwrap_or(0).max(4);
     for row in rows {

@@ -24,17 +24,29 @@ pub(super) fn write_private(path: &Path, text: &str) -> Result<(), Failure> {
     write_file(path, text, true, |_| Ok(()))
 }
 
-/// Writes a file as [`write`] does, if its text is still `old`; `None` means that the file did not
-/// exist.
+/// Writes a file as [`write`] does, if its text is still `old` and it is not read-only; `None`
+/// means that the file did not exist.
 pub(super) fn replace(path: &Path, old: Option<&str>, text: &str) -> Result<(), Failure> {
     let max_bytes = old.map_or(0, str::len) as u64;
     write_file(&resolve_link(path), text, false, |path| {
         match (regular_file::read(path, max_bytes), old) {
-            (Ok(now), Some(old)) if now == old.as_bytes() => Ok(()),
+            (Ok(now), Some(old)) if now == old.as_bytes() => check_writable(path),
             (Err(error), None) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            _ => Err(io::Error::other("changed in the meantime; run this command again")),
+            _ => Err(not_written(path, "it was changed in the meantime; run this command again")),
         }
     })
+}
+
+/// Fails if nobody may write to a file, not even its owner: a rename would replace it.
+pub(super) fn check_writable(path: &Path) -> Result<(), Failure> {
+    match std::fs::metadata(path).is_ok_and(|file| file.permissions().readonly()) {
+        true => Err(not_written(path, "it is read-only; `chmod u+w` makes it writable")),
+        false => Ok(()),
+    }
+}
+
+fn not_written(path: &Path, why: &str) -> Failure {
+    Failure::Usage(format!("{} was not written: {why}", path.display()))
 }
 
 /// Path of the file that a symbolic link leads to.
@@ -47,9 +59,9 @@ fn write_file(
     path: &Path,
     text: &str,
     private: bool,
-    check: impl FnOnce(&Path) -> io::Result<()>,
+    check: impl FnOnce(&Path) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let write = || {
+    let prepare = || {
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
@@ -63,11 +75,12 @@ fn write_file(
         }
         file.write_all(text.as_bytes())?;
         file.as_file().sync_all()?;
-        check(path)?;
-        file.persist(path)?;
-        Ok(())
+        Ok(file)
     };
-    write().map_err(|error| write_failure(path, &error))
+    let file = prepare().map_err(|error| write_failure(path, &error))?;
+    check(path)?;
+    file.persist(path).map_err(|error| write_failure(path, &error.error))?;
+    Ok(())
 }
 
 /// Creates the temporary file. Until it has the permissions of the file that it replaces, no other
@@ -152,6 +165,10 @@ mod tests {
         assert!(replace(&path, None, "two").is_err() && read() == "one");
         assert!(replace(&path, Some("other"), "two").is_err() && read() == "one");
         assert!(replace(&path, Some("one"), "two").is_ok() && read() == "two");
+        let set_mode = |mode| std::fs::set_permissions(&path, Permissions::from_mode(mode));
+        set_mode(0o444).expect("ours");
+        let refused = replace(&path, Some("two"), "three").map_err(|why| why.to_string());
+        assert!(refused.is_err_and(|why| why.contains("it is read-only")) && read() == "two");
         assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 1);
     }
 

@@ -47,6 +47,11 @@ pub(crate) struct LoadedConfig {
 }
 
 impl ConfigArgs {
+    /// Selects a file.
+    pub(crate) fn of_file(path: PathBuf) -> Self {
+        Self { config: Some(path), demo: false }
+    }
+
     /// Reads and checks the configuration; the caller prints its warnings.
     pub(crate) async fn load(&self, options: &Options) -> Result<LoadedConfig, Failure> {
         let source = self.find().await?;
@@ -217,18 +222,10 @@ pub(crate) fn options(allow_anonymous_network: bool) -> Options {
 /// Returns the path that the user named, else `$WEIR_CONFIG`, else the first default location with
 /// a file.
 pub(crate) fn config_path(named: Option<&Path>) -> Result<PathBuf, Failure> {
-    if let Some(named) = named {
-        return Ok(named.to_owned());
+    if let Some(named) = named_path(named) {
+        return Ok(named);
     }
-    if let Some(named) = std::env::var_os("WEIR_CONFIG").filter(|path| !path.is_empty()) {
-        return Ok(PathBuf::from(named));
-    }
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    let folder = std::env::var_os("XDG_CONFIG_HOME")
-        .map(PathBuf::from)
-        .or_else(|| home.map(|home| home.join(".config")));
-    let places = [Some(PathBuf::from("weir.toml")), folder.map(|at| at.join("weir/weir.toml"))];
-    let places: Vec<PathBuf> = places.into_iter().flatten().collect();
+    let places = default_places();
     if let Some(found) = places.iter().find(|path| path.exists()) {
         return Ok(found.clone());
     }
@@ -237,6 +234,29 @@ pub(crate) fn config_path(named: Option<&Path>) -> Result<PathBuf, Failure> {
         "no configuration: neither {} exists; `weir init` writes one, --config FILE names one",
         places.join(" nor ")
     )))
+}
+
+/// Returns the path of a configuration that need not exist yet: as [`config_path`] does, else the
+/// one in the user's configuration folder, which applies in every folder.
+pub(crate) fn config_path_to_write(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    let found = config_path(named);
+    found.or_else(|failure| default_places().pop().ok_or(failure))
+}
+
+fn named_path(named: Option<&Path>) -> Option<PathBuf> {
+    let variable = || std::env::var_os("WEIR_CONFIG").filter(|path| !path.is_empty());
+    named.map(Path::to_owned).or_else(|| variable().map(PathBuf::from))
+}
+
+/// Locations of a configuration that is not named: the current folder, then the user's
+/// configuration folder.
+fn default_places() -> Vec<PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let folder = std::env::var_os("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .or_else(|| home.map(|home| home.join(".config")));
+    let places = [Some(PathBuf::from("weir.toml")), folder.map(|at| at.join("weir/weir.toml"))];
+    places.into_iter().flatten().collect()
 }
 
 // === Clients ===

@@ -309,7 +309,13 @@ fn list(config: &Config, state: &Path, json: bool) -> Result<(), Failure> {
     }
     let write =
         |out: &mut dyn Write| rows.iter().try_for_each(|row| writeln!(out, "{}", row.to_line()));
-    output::print_report(json, &rows, write)
+    output::print_report(json, &rows, write)?;
+    if rows.is_empty() && !json {
+        output::print_stderr(
+            "no upstream of the configuration has an `auth` with which a user signs in",
+        );
+    }
+    Ok(())
 }
 
 fn print(report: &ReportArgs, row: &SignInRow<'_>) -> Result<(), Failure> {

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use clap::{Arg, Command, CommandFactory};
 
-use super::Cli;
+use super::reference::command_groups::GROUPS;
+use super::{Cli, definition};
 
 /// Options that many commands have; the page describes them once.
 const SHARED: [&str; 5] = ["as", "config", "demo", "color", "help"];
@@ -179,7 +180,30 @@ fn describe(page: &mut String, arg: &Arg) {
 
 #[test]
 fn the_definition_holds_together() {
-    Cli::command().debug_assert();
+    definition().debug_assert();
+}
+
+#[test]
+fn each_command_stands_in_one_group_of_the_help() {
+    let mut weir = Cli::command();
+    weir.build();
+    let mut commands: Vec<_> = weir.get_subcommands().map(Command::get_name).collect();
+    let mut listed: Vec<_> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+    commands.sort_unstable();
+    listed.sort_unstable();
+    assert_eq!(listed, commands);
+}
+
+#[test]
+fn the_help_lists_the_commands_by_their_use() {
+    let help = definition().render_help().to_string();
+    let (commands, options) = help.split_once("Options:\n").expect("options");
+    let lines: Vec<_> = commands.lines().skip_while(|line| *line != "Start:").collect();
+    let headings: Vec<_> = lines.iter().filter(|line| line.ends_with(':')).copied().collect();
+    assert_eq!(headings, GROUPS.map(|(heading, _)| format!("{heading}:")));
+    assert!(lines.iter().all(|line| line.chars().count() <= 100), "{commands}");
+    assert!(lines.contains(&"  remove       Removes an upstream from the configuration"), "{help}");
+    assert!(options.contains("--color") && options.contains("Exit codes: 0 success"), "{options}");
 }
 
 #[test]
@@ -202,7 +226,7 @@ pub(super) fn check_page(name: &str, page: &str, test: &str) {
 
 #[test]
 fn every_exit_code_stands_in_the_help() {
-    let help = Cli::command().render_help().to_string();
+    let help = definition().render_help().to_string();
     for code in
         ["0 success", "1 a check", "2 ", "3 ", "4 ", "5 ", "6 ", "74 ", "78 ", "130 ", "143 "]
     {

@@ -190,6 +190,23 @@ fn what_stands_in_an_included_file_is_changed_there() {
 }
 
 #[test]
+fn a_list_without_entries_is_a_sentence() {
+    let folder = folder("[upstreams.house]\nprompts_dir = \"prompts\"\n");
+    let output = [["keys", "list"], ["login", "--list"]];
+    let output: String = output.iter().map(|it| shown(folder.path(), it)).collect();
+    assert_snapshot!(output, @r"
+    $ weir keys list
+    ! the configuration has no clients: `weir keys add NAME --role ROLE` adds one
+    => 0
+    $ weir login --list
+    ! no upstream of the configuration has an `auth` with which a user signs in
+    => 0
+    ");
+    let (code, out, err) = weir(folder.path(), &["keys", "list", "--json"]);
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "{\"clients\":[]}\n", ""));
+}
+
+#[test]
 fn a_dry_run_writes_nothing() {
     let folder = folder_with_clients();
     let folder = folder.path();

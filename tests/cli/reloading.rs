@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::{folder, runs, script, scripted, serve, stdio};
+use super::{folder, runs, script, scripted, serve, stdio, weir};
 use crate::lab::http::{exchange, post};
 use crate::lab::ports::free_port;
 use crate::lab::weir::Weir;
@@ -88,6 +88,31 @@ fn f82_a_file_that_is_saved_is_taken_up_and_children_that_stay_keep_their_proces
     assert!(line.contains("\"key\":\"server.listen\""), "{line}");
     assert_eq!(processes(folder, "kept"), kept);
     assert!(runs(&kept[0]));
+    served.end();
+}
+
+#[test]
+fn an_upstream_that_a_command_adds_or_removes_is_taken_up_within_seconds() {
+    let folder = folder("");
+    let folder = folder.path();
+    script(folder, "kept", &[]);
+    script(folder, "other", &[]);
+    replace_file(folder, "weir.toml", &format!("{HEAD}{}", scripted("kept")));
+    let mut served = serve_listed::<1>(folder);
+    for (arguments, event, starts) in [
+        (&["add", "other", "--no-check", "--", "sh", "other.sh"][..], "added", true),
+        (&["disable", "other"], "removed", false),
+        (&["enable", "other"], "added", true),
+        (&["remove", "other"], "removed", false),
+    ] {
+        let (code, _, err) = weir(folder, arguments);
+        assert_eq!(code, 0, "{err}");
+        let line = match starts {
+            true => wait_for_reload_and_list(&mut served),
+            false => served.wait_for_log(RELOADED),
+        };
+        assert!(line.contains(&format!("upstream other {event}; upstreams kept: 1")), "{line}");
+    }
     served.end();
 }
 

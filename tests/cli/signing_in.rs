@@ -391,6 +391,8 @@ fn a_sign_in_is_listed_with_what_is_wrong_with_it() {
     assert!(listed().starts_with("inner: signed in at http://127.0.0.1:"), "{}", listed());
     assert!(audited(folder.path())[0].contains(r#""outcome":"ok""#));
     let path = folder.path().join("weir.toml");
+    let (code, _, said) = crate::weir(folder.path(), &["remove", "inner"]);
+    assert!(code == 0 && said.contains("`weir logout inner` removes the sign-in"), "{said}");
     std::fs::write(path, text + "auth.issuer = \"https://id.test\"\n").expect("written");
     let expected =
         "inner: the sign-in is for another url, issuer, client or resource: sign in again\n";

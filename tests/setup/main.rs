@@ -5,6 +5,8 @@
 mod clients;
 mod connect;
 mod init;
+mod merging;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod release;
+mod upstreams;
 mod user_home;

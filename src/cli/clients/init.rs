@@ -1,12 +1,14 @@
 //! `weir init`: writes a starter configuration, or imports the servers of a client.
 //!
-//! Invariants: a file is overwritten only with `--force`, after a copy; neither the configuration
-//! nor any output contains a secret; settings that cannot be imported are listed.
+//! Invariants: a file is overwritten only with `--force`, after a copy, and servers are added to a
+//! configuration without changing the rest of it; neither the configuration nor any output contains
+//! a secret; settings that cannot be imported are listed.
 
 mod mapping;
-mod names;
-mod secrets;
+pub(crate) mod names;
+pub(crate) mod secrets;
 mod texts;
+pub(crate) mod upstream_table;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -24,7 +26,7 @@ use crate::cli::exit::{self, Failure};
 use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::{files, output};
 use secrets::SecretStore;
-use texts::UpstreamWriter;
+use upstream_table::UpstreamTable;
 use weir_config::{Config, nearest};
 
 /// Arguments of `weir init`.
@@ -37,9 +39,11 @@ pub(crate) struct Args {
     /// codex, gemini, zed, windsurf, whose files are found automatically (this project's before the
     /// user's), or a file.
     ///
-    /// Literal tokens and passwords are moved to separate files in `secrets` beside the
-    /// configuration. The client's file is only read, as the client itself reads it: a server that
-    /// it has disabled becomes a disabled upstream, and what is left out is said.
+    /// A configuration that exists is extended: a server that it has already is skipped, and
+    /// another one of the same name gets a number. Literal tokens and passwords are moved to
+    /// separate files in `secrets` beside the configuration. The client's file is only read, as the
+    /// client itself reads it: a server that it has disabled becomes a disabled upstream, and what
+    /// is left out is said.
     #[arg(long, value_name = "CLIENT|FILE")]
     from: Option<String>,
     /// The configuration to write, instead of weir.toml in the folder.
@@ -48,16 +52,21 @@ pub(crate) struct Args {
     /// Prints the configuration and writes nothing; secrets become variables that you set.
     #[arg(long, requires = "from", conflicts_with_all = ["output", "dir"])]
     print: bool,
-    /// Replaces existing files, after a copy of each.
+    /// Replaces existing files, after a copy of each, instead of adding servers to them.
     #[arg(long)]
     force: bool,
 }
 
-/// Writes a configuration.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+/// Function that adds servers to the configuration at a path, with messages about each; returns
+/// false if Weir can use none of them.
+pub(crate) type AddServers =
+    fn(&[FoundServer<'_>], &Path, &mut Vec<String>) -> Result<bool, Failure>;
+
+/// Writes a configuration, or adds the imported servers to one with `add_servers`.
+pub(crate) fn run(args: &Args, add_servers: AddServers) -> Result<(), Failure> {
     match &args.from {
         None => write_starter(&args.dir, args.force),
-        Some(from) => import(from, args),
+        Some(from) => import(from, args, add_servers),
     }
 }
 
@@ -69,7 +78,7 @@ const MAX_SHOWN_ERRORS: usize = 20;
 /// Writes the starter files.
 fn write_starter(folder: &Path, force: bool) -> Result<(), Failure> {
     let starter = [
-        (path_in(folder, "weir.toml"), include_str!("init/starter.toml")),
+        (path_in(folder, "weir.toml"), STARTER),
         (path_in(folder, "prompts/explain-error.md"), include_str!("init/explain-error.md")),
     ];
     for (path, _) in &starter {
@@ -121,10 +130,20 @@ fn config_flag(path: &Path) -> String {
     }
 }
 
+/// First comment of the starter file, without the words about its examples.
+pub(crate) fn starter_comment() -> String {
+    let comment = STARTER.split("\n\n").next().unwrap_or_default();
+    let commands = comment.lines().skip(1).map(|line| format!("{line}\n"));
+    format!("# Weir's configuration.\n{}", commands.collect::<String>())
+}
+
+/// Configuration to start with.
+const STARTER: &str = include_str!("init/starter.toml");
+
 // === Import ===
 
 /// File of a client.
-struct ImportFile {
+pub(crate) struct ImportFile {
     path: PathBuf,
     scope: Option<Scope>,
     /// Folder of the project that it belongs to.
@@ -133,13 +152,30 @@ struct ImportFile {
 }
 
 /// Server, with the file and the client that it is of.
-struct FoundServer<'a> {
-    server: ClientServer,
+pub(crate) struct FoundServer<'a> {
+    pub(crate) server: ClientServer,
     file: &'a ImportFile,
     client: &'static McpClient,
 }
 
-fn import(from: &str, args: &Args) -> Result<(), Failure> {
+impl FoundServer<'_> {
+    /// Converts it to the table of an upstream. The error says why Weir cannot use it.
+    pub(crate) fn to_table(
+        &self,
+        name: &str,
+        store: &mut SecretStore,
+    ) -> Result<UpstreamTable, String> {
+        let context = TranslateContext {
+            variables: self.client.variables,
+            project: self.file.project.as_deref(),
+            inputs: &variables::inputs(&self.file.document),
+            own: &self.server.own_variables(),
+        };
+        UpstreamTable::of(&self.server, name, context, store)
+    }
+}
+
+fn import(from: &str, args: &Args, add_servers: AddServers) -> Result<(), Failure> {
     let folder = std::env::current_dir().map_err(|error| {
         Failure::Usage(format!("the current folder is unknown: {error}; change into another"))
     })?;
@@ -153,7 +189,8 @@ fn import(from: &str, args: &Args) -> Result<(), Failure> {
         None => path_in(&args.dir, "weir.toml"),
     };
     let beside = output.parent().unwrap_or(Path::new("")).to_owned();
-    if !args.print {
+    let extends = !args.print && !args.force && output.exists();
+    if !args.print && !extends {
         check_overwrite(&output, args.force, false)?;
     }
 
@@ -169,16 +206,18 @@ fn import(from: &str, args: &Args) -> Result<(), Failure> {
     let documents = sources.iter().map(|source| &source.document).chain(&settings);
     let lists = ServerLists::read(&documents.collect::<Vec<_>>(), &folder);
     let found = collect(&sources, known, &folder, &lists, &mut messages);
+    if extends {
+        return match add_servers(&found, &output, &mut messages)? {
+            true => {
+                print_next_steps(&output, known);
+                Ok(())
+            }
+            false => Err(nothing_to_import(&sources, messages)),
+        };
+    }
     let upstreams = convert(&found, &mut store, &mut messages);
     if upstreams.is_empty() {
-        let places: Vec<_> = sources.iter().map(|one| one.path.display().to_string()).collect();
-        messages.retain(|line| line.starts_with(' '));
-        print_messages(&messages);
-        return Err(Failure::NoConfig(format!(
-            "{}: no MCP server to import; name another file with --from FILE, or start with \
-             `weir init`",
-            places.join(", ")
-        )));
+        return Err(nothing_to_import(&sources, messages));
     }
     let count = counted(upstreams.len() as u64, "upstream");
     let text = format_config(found.first().map_or("", |first| first.client.title), upstreams);
@@ -200,15 +239,32 @@ fn import(from: &str, args: &Args) -> Result<(), Failure> {
     files::write(&output, &text)?;
     print_messages(&messages);
     output::print_stderr(&format!("wrote {}: {count}", output.display()));
-    report_missing(&output);
-    let at = config_flag(&output);
+    print_next_steps(&output, known);
+    Ok(())
+}
+
+/// Prints what is missing, and the next steps.
+fn print_next_steps(output: &Path, known: Option<&McpClient>) {
+    report_missing(output);
+    let at = config_flag(output);
     let client = known.map_or("CLIENT", |client| client.name);
     output::print_stderr(&format!(
         "next: `weir check{at}` tries it\n      \
          `weir connect {client}{at} --write` adds Weir to the client's file; then remove the \
          imported servers from that file"
     ));
-    Ok(())
+}
+
+/// Prints why servers were left out, and returns the failure that none is left.
+fn nothing_to_import(sources: &[ImportFile], mut messages: Vec<String>) -> Failure {
+    let places: Vec<_> = sources.iter().map(|one| one.path.display().to_string()).collect();
+    messages.retain(|line| line.starts_with(' '));
+    print_messages(&messages);
+    Failure::NoConfig(format!(
+        "{}: no MCP server to import; name another file with --from FILE, or start with \
+         `weir init`",
+        places.join(", ")
+    ))
 }
 
 /// Converts the servers to the tables of their upstreams.
@@ -219,34 +275,26 @@ fn convert(
 ) -> Table {
     let mut upstreams = document::implicit_table();
     let written: Vec<_> = found.iter().map(|found| found.server.name.clone()).collect();
-    for (FoundServer { server, file, client }, name) in found.iter().zip(names::legal(&written)) {
-        let context = TranslateContext {
-            variables: client.variables,
-            project: file.project.as_deref(),
-            inputs: &variables::inputs(&file.document),
-            own: &server.own_variables(),
+    for (one, name) in found.iter().zip(names::legal(&written)) {
+        let old = &one.server.name;
+        let converted = match one.to_table(&name, store) {
+            Ok(converted) => converted,
+            Err(why) => {
+                messages.push(format!("  {old}: left out: {why}"));
+                continue;
+            }
         };
-        let old = &server.name;
-        let mut writer = UpstreamWriter::new(&name, context, store);
-        if let Err(why) = writer.write(server) {
-            messages.push(format!("  {old}: left out: {why}"));
-            continue;
-        }
-        let UpstreamWriter { mut table, notes, moved, .. } = writer;
         if *old != name {
             messages.push(format!("  {old}: is [upstreams.{name}] now"));
         }
-        let about = moved.iter().chain(&notes);
-        messages.extend(about.map(|text| format!("  {name}: {text}")));
-        let notes = notes.iter().map(|note| format!("# {}\n", sanitize_line(note)));
-        table.decor_mut().set_prefix(format!("\n{}", notes.collect::<String>()));
-        upstreams.insert(&name, Item::Table(table));
+        messages.extend(converted.messages.iter().map(|text| format!("  {name}: {text}")));
+        upstreams.insert(&name, Item::Table(converted.table));
     }
     upstreams
 }
 
 /// Prints messages, which may contain names from a client's file.
-fn print_messages(messages: &[String]) {
+pub(crate) fn print_messages(messages: &[String]) {
     messages.iter().for_each(|line| output::print_stderr(&sanitize_line(line)));
 }
 

@@ -84,10 +84,37 @@ The first line that does not fit its place in the chain is reported, and the exi
 remaining lines do not show that lines were cut off at the end: store the last hash elsewhere to \
 detect that as well.";
 
+pub(crate) const ADD: &str = "\
+Examples:
+  weir add github --env GITHUB_TOKEN -- npx -y @modelcontextprotocol/server-github
+  weir add files -- npx -y @modelcontextprotocol/server-filesystem ~/notes
+  weir add wiki https://wiki.example.com/mcp --header \"Authorization=Bearer $TOKEN\"
+  weir add notion https://mcp.notion.com/mcp --oauth   # then: weir login notion
+
+Everything behind `--` is the program and its arguments. A relative path in them starts from the \
+current folder, which becomes `cwd`. Without a configuration, one is created in the user's \
+configuration folder. If the check fails, the table stays, and the exit code is that of `weir \
+check`.";
+
+pub(crate) const REMOVE: &str = "\
+Examples:
+  weir remove github
+
+A copy of each changed file is kept. Comments above the table stay. The files of its secrets are \
+named, and not deleted. Rules that name the upstream are reported.";
+
+pub(crate) const ENABLE: &str = "\
+Examples:
+  weir enable github";
+
+pub(crate) const DISABLE: &str = "\
+Examples:
+  weir disable github                     # until `weir enable github`";
+
 pub(crate) const INIT: &str = "\
 Examples:
   weir init                               # a weir.toml and a prompt to start with
-  weir init --from cursor                 # the servers of Cursor, in weir.toml
+  weir init --from cursor                 # the servers of Cursor, in weir.toml or added to it
   weir init --from ./mcp.json --print     # the servers of a file of any client";
 
 pub(crate) const CONNECT: &str = "\

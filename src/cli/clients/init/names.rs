@@ -6,24 +6,28 @@
 use weir_mcp::name::UpstreamName;
 
 /// Gives each server a unique legal name, in the order of the list. Legal names are kept.
-pub(super) fn legal(names: &[String]) -> Vec<String> {
+pub(crate) fn legal(names: &[String]) -> Vec<String> {
     let mut taken: Vec<String> = names.iter().filter(|name| is_legal(name)).cloned().collect();
     let name = |name: &String| {
         if is_legal(name) {
             return name.clone();
         }
         let base = reduce_to_legal(name);
-        let numbered = (2..).map(|number: usize| {
-            let end = format!("-{number}");
-            let base = base.get(..base.len().min(MAX - end.len())).unwrap_or_default();
-            format!("{}{end}", base.trim_end_matches('-'))
-        });
-        let mut candidates = std::iter::once(base.clone()).chain(numbered);
+        let mut candidates = std::iter::once(base.clone()).chain(numbered(&base));
         let free = candidates.find(|name| !taken.contains(name)).unwrap_or(base.clone());
         taken.push(free.clone());
         free
     };
     names.iter().map(name).collect()
+}
+
+/// Names with a number at the end, from 2, which are as legal as `base` is.
+pub(crate) fn numbered(base: &str) -> impl Iterator<Item = String> {
+    (2..).map(move |number: usize| {
+        let end = format!("-{number}");
+        let base = base.get(..base.len().min(MAX - end.len())).unwrap_or_default();
+        format!("{}{end}", base.trim_end_matches('-'))
+    })
 }
 
 fn is_legal(name: &str) -> bool {

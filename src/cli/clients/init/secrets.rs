@@ -17,10 +17,12 @@ use crate::cli::files;
 use weir_base::files::regular_file;
 
 /// Store for secrets.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum SecretStore {
     /// Files in the folder `secrets`.
     Files(Vec<(String, String)>),
+    /// Files in the folder `secrets` beside a configuration; a file that exists is not replaced.
+    NewFiles(PathBuf, Vec<(String, String)>),
     /// Variables that the user has to set; nothing is written.
     Variables(Vec<(String, String)>),
 }
@@ -46,23 +48,34 @@ impl SecretStore {
         let own = secret_name(upstream, name);
         // Weir removes one newline at the end of such a file.
         let value = match (&self, value.ends_with('\n')) {
-            (Self::Files(_), true) => &format!("{value}\n"),
+            (Self::Files(_) | Self::NewFiles(..), true) => &format!("{value}\n"),
             _ => value,
         };
-        let (kept, first, base) = match self {
-            Self::Files(kept) => (kept, file_name(&own), file_name(&own)),
-            Self::Variables(kept) => (kept, wanted.to_owned(), variable_name(&own)),
+        let (kept, first, base, folder) = match self {
+            Self::Files(kept) => (kept, file_name(&own), file_name(&own), None),
+            Self::NewFiles(folder, kept) => {
+                (kept, file_name(&own), file_name(&own), Some(folder.join(SECRETS_FOLDER)))
+            }
+            Self::Variables(kept) => (kept, wanted.to_owned(), variable_name(&own), None),
         };
         let numbered = (2..).map(|number| format!("{base}_{number}"));
         let mut names = [first, base.clone()].into_iter().chain(numbered);
-        let is_free =
-            |name: &String| kept.iter().all(|(taken, held)| taken != name || held == value);
+        let is_other_file = |name: &String| {
+            let path = folder.as_ref().map(|folder| folder.join(name));
+            // Writing reports a file that cannot be read.
+            path.is_some_and(|path| has_other_content(&path, value).unwrap_or(false))
+        };
+        let is_free = |name: &String| {
+            kept.iter().all(|(taken, held)| taken != name || held == value) && !is_other_file(name)
+        };
         let name = names.find(is_free).unwrap_or(base);
         if !kept.iter().any(|(taken, _)| *taken == name) {
             kept.push((name.clone(), value.to_owned()));
         }
         match self {
-            Self::Files(_) => SecretLocation::File(format!("{SECRETS_FOLDER}/{name}")),
+            Self::Files(_) | Self::NewFiles(..) => {
+                SecretLocation::File(format!("{SECRETS_FOLDER}/{name}"))
+            }
             Self::Variables(_) => SecretLocation::Variable(name),
         }
     }
@@ -78,7 +91,7 @@ impl SecretStore {
 
     /// Writes the files. Replaced files are copied first.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), Failure> {
-        let Self::Files(kept) = self else { return Ok(()) };
+        let (Self::Files(kept) | Self::NewFiles(_, kept)) = self else { return Ok(()) };
         if kept.is_empty() {
             return Ok(());
         }
@@ -281,6 +294,20 @@ mod tests {
             kept(&mut store, "X-KEY", "2"),
             SecretLocation::File("secrets/a-x-key_2".to_owned())
         );
+        let folder = tempfile::tempdir().expect("a folder");
+        let secrets = folder.path().join(SECRETS_FOLDER);
+        std::fs::create_dir_all(secrets.join("a-folder")).expect("made");
+        std::fs::write(secrets.join("a-key"), "1").expect("written");
+        let mut store = SecretStore::NewFiles(folder.path().to_owned(), Vec::new());
+        for (name, value, file) in [
+            ("KEY", "1", "secrets/a-key"),
+            ("KEY", "2", "secrets/a-key_2"),
+            ("FOLDER", "1", "secrets/a-folder"),
+        ] {
+            let location = SecretLocation::File(file.to_owned());
+            assert_eq!(kept(&mut store, name, value), location);
+        }
+        assert!(store.write(folder.path()).is_err(), "a folder is not replaced");
         let mut store = SecretStore::Variables(Vec::new());
         assert_eq!(kept(&mut store, "KEY", "1"), SecretLocation::Variable("KEY".to_owned()));
         assert_eq!(kept(&mut store, "KEY", "1"), SecretLocation::Variable("KEY".to_owned()));

@@ -14,26 +14,28 @@ use std::time::SystemTime;
 use clap::Subcommand;
 use serde::Serialize;
 
-use super::clients::document::{self, FileText};
-use super::exit::Failure;
-use super::output;
-use super::timestamp::format_rfc3339;
+use super::named_table::EditedFile;
+use super::{EditableFiles, reload_hint};
+use crate::cli::clients::document;
+use crate::cli::exit::Failure;
 use crate::cli::loading;
+use crate::cli::output;
 use crate::cli::reference::help;
 use crate::cli::server::audit_log::CommandLog;
-use edit::{ClientChange, EditedFile};
+use edit::ClientChange;
 use expiry::parse_expiry;
 use weir_access::policy::ClientCredentials;
 use weir_access::policy::keys::text;
 use weir_base::secrets::secret::Secret;
 use weir_base::secrets::sha256::sha256;
 use weir_base::text::hex::hex;
+use weir_base::time::timestamp::format_rfc3339;
 use weir_config::{self as config, AuthMode, Config, nearest};
 use weir_record::audit::{PolicyChange, PolicyEvent};
 
 /// Subcommands of `weir keys`.
 #[derive(Debug, Subcommand)]
-pub(super) enum KeysCommand {
+pub(crate) enum KeysCommand {
     /// Adds a client with a new key, and prints the key.
     #[command(after_help = help::KEYS_ADD)]
     Add(AddArgs),
@@ -71,7 +73,7 @@ struct ChangeArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct AddArgs {
+pub(crate) struct AddArgs {
     /// Name of the client: 1 to 64 of A-Z, a-z, 0-9, `_`, `.` and `-`.
     name: String,
     /// Name of its role.
@@ -89,7 +91,7 @@ pub(super) struct AddArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct ListArgs {
+pub(crate) struct ListArgs {
     /// Prints JSON; a failure is one line of JSON on standard error.
     #[arg(long)]
     json: bool,
@@ -98,7 +100,7 @@ pub(super) struct ListArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct RotateArgs {
+pub(crate) struct RotateArgs {
     /// The client.
     name: String,
     /// Expiry of its keys, including the older one; as for `add`.
@@ -112,7 +114,7 @@ pub(super) struct RotateArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct RevokeArgs {
+pub(crate) struct RevokeArgs {
     /// The client.
     name: String,
     #[command(flatten)]
@@ -120,7 +122,7 @@ pub(super) struct RevokeArgs {
 }
 
 /// Runs the subcommand.
-pub(super) fn run(command: &KeysCommand) -> Result<(), Failure> {
+pub(crate) fn run(command: &KeysCommand) -> Result<(), Failure> {
     match command {
         KeysCommand::Add(args) => add(args),
         KeysCommand::List(args) => list(args),
@@ -147,8 +149,8 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
     }
     editor.check_role(role)?;
     let file = match &args.file {
-        None => editor.files.first().cloned().unwrap_or_default(),
-        Some(file) => editor.find_own_file(file)?,
+        None => editor.files.main().to_owned(),
+        Some(file) => editor.files.find(file)?,
     };
     let key = text::new_key();
     let change = ClientChange::Add { role, sha256: &hash_of(&key), expires };
@@ -231,13 +233,10 @@ fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
     let editor = ConfigEditor::open(&args.change.location)?;
     editor.client(name)?;
     let mut is_printed = false;
-    for file in &editor.files {
-        if !edit::contains(&read(file)?.text, name, None) {
-            continue;
-        }
-        let edited = editor.edit(file, name, &ClientChange::Revoke, &args.change)?;
+    for (file, _) in editor.files.containing(&edit::table_of(name), None)? {
+        let edited = editor.edit(&file, name, &ClientChange::Revoke, &args.change)?;
         if args.change.dry_run || args.change.json && !is_printed {
-            print_result(&args.change, name, None, file, &edited)?;
+            print_result(&args.change, name, None, &file, &edited)?;
         }
         is_printed = true;
         if !args.change.dry_run {
@@ -289,7 +288,13 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     };
     let rows: Vec<_> = editor.config.clients.iter().map(row).collect();
     let report = BTreeMap::from([("clients", &rows)]);
-    output::print_report(args.json, &report, |out| write_rows(out, &rows))
+    output::print_report(args.json, &report, |out| write_rows(out, &rows))?;
+    if rows.is_empty() && !args.json {
+        output::print_stderr(
+            "the configuration has no clients: `weir keys add NAME --role ROLE` adds one",
+        );
+    }
+    Ok(())
 }
 
 fn write_rows(out: &mut dyn Write, rows: &[ClientRow]) -> std::io::Result<()> {
@@ -358,8 +363,7 @@ fn print_result(
 /// Editor of a configuration's clients.
 struct ConfigEditor {
     config: Config,
-    /// Files of the configuration, the main file first.
-    files: Vec<PathBuf>,
+    files: EditableFiles,
 }
 
 impl ConfigEditor {
@@ -367,8 +371,7 @@ impl ConfigEditor {
         let path = loading::config_path(location.config.as_deref())?;
         let options = loading::options(true);
         let config = Config::without_upstreams(&path, &options).map_err(Failure::Config)?;
-        let sources = Config::sources(&path, &options).map_err(Failure::Config)?;
-        Ok(Self { config, files: sources.files })
+        Ok(Self { config, files: EditableFiles::open(&path)? })
     }
 
     fn client(&self, name: &str) -> Result<&ClientCredentials, Failure> {
@@ -384,13 +387,7 @@ impl ConfigEditor {
 
     /// Describes how a running Weir applies a changed file.
     fn reload_hint(&self) -> &'static str {
-        match self.config.server.watch {
-            true => "a running Weir applies the file within seconds",
-            false => {
-                "`weir reload` makes a running Weir apply the file, since `watch` under [server] \
-                 is off"
-            }
-        }
+        reload_hint(self.config.server.watch)
     }
 
     fn check_role(&self, role: &str) -> Result<(), Failure> {
@@ -409,30 +406,13 @@ impl ConfigEditor {
         }))
     }
 
-    /// Finds one of the configuration's files by any path to it.
-    fn find_own_file(&self, file: &Path) -> Result<PathBuf, Failure> {
-        let real = std::fs::canonicalize(file).ok();
-        let is_it = |one: &&PathBuf| {
-            **one == *file || real.is_some() && std::fs::canonicalize(one).ok() == real
-        };
-        self.files.iter().find(is_it).cloned().ok_or_else(|| {
-            Failure::Usage(format!(
-                "{} is not part of the configuration: create it, and add it to the `include` of {}",
-                file.display(),
-                self.files.first().map(|main| main.display().to_string()).unwrap_or_default()
-            ))
-        })
-    }
-
     /// Finds the file that contains the hashes of a client's keys.
     fn find_file_with_keys(&self, name: &str) -> Result<PathBuf, Failure> {
-        for file in &self.files {
-            if edit::contains(&read(file)?.text, name, Some("key_sha256")) {
-                return Ok(file.clone());
-            }
-        }
-        // The file was changed after it was read.
-        Err(Failure::Usage(format!("no file contains key_sha256 of client `{name}` any more")))
+        let with_keys = self.files.containing(&edit::table_of(name), Some("key_sha256"))?;
+        with_keys.into_iter().next().map(|(file, _)| file).ok_or_else(|| {
+            // The file was changed after it was read.
+            Failure::Usage(format!("no file contains key_sha256 of client `{name}` any more"))
+        })
     }
 
     /// Changes the table of a client in a file.
@@ -443,7 +423,7 @@ impl ConfigEditor {
         change: &ClientChange<'_>,
         options: &ChangeArgs,
     ) -> Result<EditedFile, Failure> {
-        let old = read(file)?;
+        let old = super::read(file)?;
         let edited = edit::edit(&old.text, name, change).ok_or_else(|| {
             Failure::NoConfig(format!(
                 "{}: client `{name}` cannot be changed without touching other settings, so \
@@ -484,10 +464,6 @@ impl ConfigEditor {
         log.record(event, || document::replace(file, Some(&old), &edited.text))?;
         Ok(edited)
     }
-}
-
-fn read(file: &Path) -> Result<FileText, Failure> {
-    document::read(file)?.ok_or_else(|| Failure::Usage(format!("{} is gone", file.display())))
 }
 
 /// Digits of a key's hash that the audit log has, enough to tell keys apart.
