@@ -1,7 +1,9 @@
-//! Parser of clients' files: JSON with comments and trailing commas, or TOML.
+//! Parser of clients' files: JSON with comments and trailing commas, TOML or YAML.
 //!
-//! Both formats become a [`DocumentValue`] in the order of the file. Errors contain the line and
+//! All formats become a [`DocumentValue`] in the order of the file. Errors contain the line and
 //! the column, but never the text at that place, because it may be a secret.
+
+mod yaml;
 
 use std::path::Path;
 
@@ -20,6 +22,8 @@ pub(crate) enum Format {
     Json,
     /// TOML.
     Toml,
+    /// YAML, one document.
+    Yaml,
 }
 
 /// Extensions of JSON that a client's parser reads.
@@ -38,10 +42,10 @@ impl JsonDialect {
     pub(crate) const TOLERANT: Self = Self { comments: true, trailing_commas: true };
 }
 
-/// Value of either format.
+/// Value of any format.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum DocumentValue {
-    /// JSON `null`.
+    /// Null of JSON and YAML.
     Null,
     /// Boolean.
     Bool(bool),
@@ -59,6 +63,12 @@ impl DocumentValue {
     /// Returns a member of a table. Of two members with one name, clients use the last.
     pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         self.members().iter().rev().find(|(name, _)| name == key).map(|(_, value)| value)
+    }
+
+    /// Returns a member of a table to change it, as [`Self::get`] does.
+    pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
+        let Self::Table(members) = self else { return None };
+        members.iter_mut().rev().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
     /// Returns the members of a table; empty for other values.
@@ -83,6 +93,25 @@ impl DocumentValue {
             Self::Text(text) | Self::Number(text) => Some(text.clone()),
             Self::Bool(yes) => Some(yes.to_string()),
             Self::Null | Self::List(_) | Self::Table(_) => None,
+        }
+    }
+
+    /// Formats the value on one line, as JSON, which is also YAML.
+    pub(crate) fn to_line(&self) -> String {
+        let quoted = |text: &String| serde_json::to_string(text).unwrap_or_default();
+        match self {
+            Self::Null => "null".to_owned(),
+            Self::Bool(yes) => yes.to_string(),
+            Self::Number(number) => number.clone(),
+            Self::Text(text) => quoted(text),
+            Self::List(list) => {
+                format!("[{}]", list.iter().map(Self::to_line).collect::<Vec<_>>().join(", "))
+            }
+            Self::Table(members) => {
+                let members = members.iter();
+                let members = members.map(|(key, it)| format!("{}: {}", quoted(key), it.to_line()));
+                format!("{{{}}}", members.collect::<Vec<_>>().join(", "))
+            }
         }
     }
 
@@ -154,6 +183,7 @@ pub(crate) fn parse(
             let table = document.as_table().clone();
             Ok(from_toml(&table.into_inline_table().into()))
         }
+        Format::Yaml => yaml::parse(text).map_err(|error| yaml::not_yaml(path, &error)),
     }
 }
 
@@ -162,7 +192,10 @@ pub(crate) fn detect_format(path: &Path, text: &str) -> Format {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("toml") => Format::Toml,
         Some("json" | "jsonc") => Format::Json,
+        Some("yaml" | "yml") => Format::Yaml,
         _ if text.trim_start().starts_with(['{', '/']) => Format::Json,
+        _ if text.parse::<DocumentMut>().is_ok() => Format::Toml,
+        _ if yaml::parse(text).is_ok_and(|document| document.is_table()) => Format::Yaml,
         _ => Format::Toml,
     }
 }
