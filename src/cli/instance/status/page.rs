@@ -290,7 +290,7 @@ mod tests {
             fleet: None,
             limits: vec![LimitStatus {
                 number: 1,
-                what: name("one in 1s, 60 at once, per client"),
+                what: name("60/min, per client"),
                 refused: 9,
                 ago_seconds: 75,
                 ..LimitStatus::default()
