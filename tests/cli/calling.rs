@@ -104,6 +104,7 @@ fn what_goes_wrong_with_a_call_has_a_code_and_a_line() {
         call(&["call", "notes__slow_count", "two=2"]),
         call(&["call", "notes__slow_count", "to=2", "two=2"]),
         call(&["call", "notes__slow_count", "to"]),
+        call(&["call", "notes__slow_count", "{\"to\":2}"]),
         call(&["call", "notes__slow_cuont", "to=2"]),
         call(&["call", "notes__unheard-of-by-anybody"]),
         call(&["call", "notes__add_note", "text=x", "--as", "visitor"]),
@@ -125,6 +126,11 @@ fn what_goes_wrong_with_a_call_has_a_code_and_a_line() {
     => 2
     $ weir call notes__slow_count to
     ! error: invalid value 'to' for '[ARGUMENT=VALUE]...': expected ARGUMENT=VALUE or ARGUMENT:=JSON
+
+    For more information, try '--help'.
+    => 2
+    $ weir call notes__slow_count {"to":2}
+    ! error: invalid value '{"to":2}' for '[ARGUMENT=VALUE]...': all arguments as one JSON object follow --args, as in --args '{"n": 1}'
 
     For more information, try '--help'.
     => 2
