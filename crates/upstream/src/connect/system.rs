@@ -908,6 +908,15 @@ mod tests {
         let (refused, ()) = tokio::join!(host.connect(to(&url)), hang_up);
         let refused = refused.map(|_| ()).expect_err("no TLS there").to_string();
         assert!(refused.starts_with("TLS: "), "{refused}");
+        let answer = async {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.expect("written");
+            // Until Weir hangs up: a reset could overtake the response.
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        };
+        let (refused, ()) = tokio::join!(host.connect(to(&url)), answer);
+        let refused = refused.map(|_| ()).expect_err("no TLS there").to_string();
+        assert_eq!(refused, "TLS: the server answers without TLS; try http:// in its URL");
     }
 
     const CONNECT: Duration = Duration::from_secs(2);

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+use tokio_rustls::rustls::{self, ClientConfig, InvalidMessage, RootCertStore, crypto};
 
 use weir_base::files::regular_file;
 use weir_base::net::http_connection::ByteStream;
@@ -116,8 +116,17 @@ pub(super) async fn protect(
     let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "the TLS handshake timed out");
     let handshake = timeout(HANDSHAKE_TIMEOUT, tls.connect(name, stream));
     let stream = handshake.await.map_err(timed_out)?;
-    let stream = stream.map_err(|error| io::Error::other(format!("TLS: {error}")))?;
+    let stream = stream.map_err(|error| match answers_without_tls(&error) {
+        true => io::Error::other("TLS: the server answers without TLS; try http:// in its URL"),
+        false => io::Error::other(format!("TLS: {error}")),
+    })?;
     Ok(Box::new(stream))
+}
+
+/// Returns whether the first bytes of the peer are no TLS, such as those of an HTTP response.
+fn answers_without_tls(error: &io::Error) -> bool {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    matches!(cause, Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)))
 }
 
 fn system_roots() -> Result<RootCertStore, String> {
