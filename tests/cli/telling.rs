@@ -153,3 +153,34 @@ fn connect_says_which_file_its_entry_belongs_in() {
         assert!(!file.exists());
     }
 }
+
+#[test]
+fn stdio_without_a_level_logs_warnings_as_text_and_serve_logs_all_as_json() {
+    let gone = "[upstreams.house]\nprompts_dir = \"prompts\"\n\
+                [upstreams.gone]\ncommand = \"/nonexistent/server\"\n";
+    let ping = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n";
+    let logged = |log: &str| {
+        let folder = folder(&format!("[server]\nlisten = \"127.0.0.1:0\"\n{log}{gone}"));
+        let (mut weir, mut output) = super::stdio(folder.path(), &[]);
+        let mut input = weir.child.stdin.take().expect("a pipe");
+        std::io::Write::write_all(&mut input, ping.as_bytes()).expect("it reads");
+        output.wait_for("\"id\":1");
+        let line = weir.wait_for_log("upstream disconnected");
+        drop(input);
+        assert!(weir.wait().success());
+        (line, weir.wait_for_whole_log().join("\n"))
+    };
+    let (line, all) = logged("");
+    assert!(line.contains(" WARN upstream disconnected upstream=gone"), "{line}");
+    assert!(!all.contains("INFO"), "{all}");
+    let (line, all) = logged("[log]\nformat = \"json\"\n");
+    assert!(line.starts_with('{') && !all.contains("\"INFO\""), "{all}");
+    let (line, _) = logged("[log]\nlevel = \"info\"\n");
+    assert!(line.starts_with('{'), "{line}");
+
+    let folder = folder(&format!("[server]\nlisten = \"127.0.0.1:0\"\n{gone}"));
+    let mut weir = serve(folder.path());
+    let line = weir.wait_for_log("upstream connected");
+    assert!(line.starts_with('{') && line.contains("\"INFO\""), "{line}");
+    weir.end();
+}

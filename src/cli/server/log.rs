@@ -23,8 +23,27 @@ use weir_config::{LogConfig, LogFormat, Warning};
 /// for people, as log lines in a JSON log. `WEIR_LOG` overrides the level, in the syntax of
 /// `tracing_subscriber::EnvFilter`.
 pub(crate) fn start(log: &LogConfig, warnings: &[Warning]) {
-    start_filtered(&level_filter(log.level), log.format, LogStyle::Log);
-    if !is_json(log.format) {
+    start_with(log.level, Level::INFO, log.format, warnings);
+}
+
+/// Starts logging for `weir stdio`. Its client collects standard error, and shows each line of it
+/// as an error: without a configured level only what needs a user's attention is logged, as text.
+pub(crate) fn start_for_stdio(log: &LogConfig, warnings: &[Warning]) {
+    if log.level.is_some() || std::io::stderr().is_terminal() {
+        return start(log, warnings);
+    }
+    let format = match log.format {
+        LogFormat::Auto => LogFormat::Pretty,
+        configured @ (LogFormat::Pretty | LogFormat::Json) => configured,
+    };
+    start_with(None, Level::WARN, format, warnings);
+}
+
+fn start_with(level: Option<Level>, default: Level, format: LogFormat, warnings: &[Warning]) {
+    // It is set already only in tests, which start logging several times.
+    let _ = DEFAULT_LEVEL.set(default);
+    start_filtered(&level_filter(level.unwrap_or(default)), format, LogStyle::Log);
+    if !is_json(format) {
         return print_warnings(warnings);
     }
     for warning in warnings {
@@ -34,11 +53,15 @@ pub(crate) fn start(log: &LogConfig, warnings: &[Warning]) {
 }
 
 /// Changes the least severe level that is logged, unless `WEIR_LOG` overrides it.
-pub(crate) fn set_level(level: Level) {
+pub(crate) fn set_level(level: Option<Level>) {
     if let (Some(set), true) = (FILTER.get(), std::env::var_os("WEIR_LOG").is_none()) {
-        set(EnvFilter::new(level_filter(level)));
+        let default = DEFAULT_LEVEL.get().copied().unwrap_or(Level::INFO);
+        set(EnvFilter::new(level_filter(level.unwrap_or(default))));
     }
 }
+
+/// Level of this process if the configuration has none.
+static DEFAULT_LEVEL: OnceLock<Level> = OnceLock::new();
 
 /// Replaces the filter of the subscriber, whose type depends on the format.
 static FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();

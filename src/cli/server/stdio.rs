@@ -2,6 +2,7 @@
 //!
 //! Invariants: it opens no listener, and only protocol messages go to standard output.
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use crate::app::{App, ConfigFiles};
 use crate::cli::exit::Failure;
 use crate::cli::loading::{ConfigArgs, LoadedConfig, check_client, options, unknown_client};
+use crate::cli::output;
 use crate::cli::server::audit_log;
 use crate::cli::server::reload_triggers::{self, SighupStream};
 use crate::cli::server::signals::Signals;
@@ -30,13 +32,16 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // No client on the network can connect to this process.
     let (mut signals, sighups) = (Signals::new()?, SighupStream::new()?);
+    if std::io::stdin().is_terminal() {
+        output::print_stderr(STARTED_BY_HAND);
+    }
     let options = options(true);
     let LoadedConfig { config, source, files } =
         signals.run_until_signal(args.config.load(&options)).await?;
     if let Some(client) = &args.client {
         check_client(&config, client)?;
     }
-    crate::cli::server::log::start(&config.log, &config.warnings);
+    crate::cli::server::log::start_for_stdio(&config.log, &config.warnings);
     if config.fleet.is_some() {
         tracing::info!("this process serves one client, and is no replica of the [fleet]");
     }
@@ -79,3 +84,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     signals.close_app(app).await;
     Ok(())
 }
+
+/// Message for a user who typed the command.
+const STARTED_BY_HAND: &str = "\
+weir: an MCP client starts this command and sends its messages to standard input. `weir connect` \
+prints the entry for a client, `weir check` reports on the servers; Ctrl-C ends this.";
