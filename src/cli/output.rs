@@ -11,6 +11,7 @@ pub(crate) mod wrapped_text;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -79,8 +80,16 @@ pub(super) fn can_move_cursor() -> bool {
 
 /// Width of standard output: of its terminal, else `COLUMNS`, else 80.
 pub(super) fn columns() -> usize {
-    let terminal =
-        rustix::termios::tcgetwinsize(std::io::stdout()).map(|size| usize::from(size.ws_col));
+    columns_of(std::io::stdout())
+}
+
+/// Width of standard error, like [`columns`].
+pub(super) fn stderr_columns() -> usize {
+    columns_of(std::io::stderr())
+}
+
+fn columns_of(stream: impl AsFd) -> usize {
+    let terminal = rustix::termios::tcgetwinsize(stream).map(|size| usize::from(size.ws_col));
     let terminal = terminal.ok().filter(|columns| *columns > 0);
     let variable = || std::env::var("COLUMNS").ok()?.parse().ok();
     terminal.or_else(variable).filter(|columns| *columns >= MIN_COLUMNS).unwrap_or(80)

@@ -1,7 +1,9 @@
 //! Logging to standard error; standard output is reserved for data and for the protocol.
 
+mod event_text;
 mod filter;
 mod format;
+mod terminal_format;
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -17,6 +19,7 @@ use crate::cli::loading::print_warnings;
 use crate::cli::output;
 use crate::cli::output::progress;
 use format::LogFormatter;
+use terminal_format::TerminalFormat;
 use weir_config::{LogConfig, LogFormat, Warning};
 
 /// Starts logging as configured and reports the configuration's warnings: with their source lines
@@ -106,6 +109,9 @@ fn start_filtered(default: &str, format: LogFormat, style: LogStyle) {
     } else if style == LogStyle::Report {
         // A command's filter does not change.
         logger.without_time().with_ansi(false).finish().with(logged).try_init()
+    } else if std::io::stderr().is_terminal() {
+        let logger = logger.map_event_format(|_| LogFormatter::pretty(TerminalFormat));
+        keep_filter(logger).finish().with(logged).try_init()
     } else {
         let logger = logger.with_ansi(output::Color::on_stderr());
         let logger = logger.map_event_format(LogFormatter::pretty);
