@@ -1,5 +1,7 @@
 //! `weir check`: checks the configuration, then starts, lists and reports each upstream.
 
+mod table;
+
 use std::io::Write;
 use std::time::SystemTime;
 
@@ -11,11 +13,12 @@ use crate::admin::status::held_back_lines;
 use crate::app;
 use crate::cli::instance::fleet::check_store;
 use crate::cli::loading::{ConfigArgs, options, print_warnings};
-use crate::cli::output::render::{counted, sanitize_line};
+use crate::cli::output::render::sanitize_line;
 use crate::cli::query::first_pages::find_cut_lists;
 use crate::cli::query::oneshot::{OneShotGateway, describe_connection};
 use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::cli::server::log;
+use table::format_table;
 use weir_access::catalog::{ExportProblems, RoleView};
 use weir_config::{self as config, Config, Options, owner_of};
 use weir_mcp::kind::Kind;
@@ -50,7 +53,7 @@ struct CheckReport<'a> {
 }
 
 /// Report about one upstream.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct CheckRow {
     name: String,
     ok: bool,
@@ -67,16 +70,6 @@ struct CheckRow {
     problems: Vec<String>,
     /// Names and definitions that clients see in another form.
     altered: Vec<String>,
-}
-
-impl CheckRow {
-    fn word(&self) -> &'static str {
-        match (self.ok, self.needs_sign_in) {
-            (true, _) => "ok",
-            (false, true) => "needs sign-in",
-            (false, false) => "down",
-        }
-    }
 }
 
 /// Checks the configuration and every upstream of it.
@@ -104,10 +97,12 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let store = check_store(&oneshot.config).await;
     warnings.extend(store.as_ref().into_iter().flatten().cloned());
     let report = CheckReport { upstreams: Some(&rows), warnings };
-    let printed = output::print_report(args.json, &report, |out| write_table(out, &rows));
+    let printed = output::print_report(args.json, &report, |out| {
+        out.write_all(format_table(&rows, output::stdout_text()).as_bytes())
+    });
     if !args.json {
         for it in report.warnings.iter().skip(printed_before) {
-            output::print_stderr(&format!("warning: {}: {}", it.key, it.what));
+            output::print_message(&format!("warning: {}: {}", it.key, it.what));
         }
     }
     oneshot.close().await;
@@ -284,29 +279,4 @@ fn state(upstream: &Upstream) -> Result<String, String> {
         ConnectionStatus::Up(about) => Ok(describe_connection(about)),
         ConnectionStatus::Down { reason, .. } => Err(reason.clone()),
     }
-}
-
-fn write_table(out: &mut dyn Write, rows: &[CheckRow]) -> std::io::Result<()> {
-    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
-    let first = rows.iter().map(|row| row.word().len()).max().unwrap_or(0).max(4);
-    for row in rows {
-        let CheckRow { name, state, .. } = row;
-        write!(out, "{:first$}  {name:width$}  ", row.word())?;
-        match row.ok {
-            true => {
-                let counts = [row.prompts, row.tools, row.resources, row.templates];
-                let counts =
-                    Kind::ALL.iter().zip(counts).map(|(kind, count)| counted(count as u64, kind));
-                let counts = counts.collect::<Vec<_>>().join(", ");
-                writeln!(out, "{state}  {counts}")?;
-            }
-            false => writeln!(out, "{}", sanitize_line(state))?,
-        }
-        for (what, lines) in [("left out", &row.problems), ("altered", &row.altered)] {
-            for line in lines {
-                writeln!(out, "{:first$}  {:width$}  {what}: {}", "", "", sanitize_line(line))?;
-            }
-        }
-    }
-    Ok(())
 }

@@ -17,6 +17,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::exit::Failure;
+use wrapped_text::WrappedText;
 use weir_oauth::RESPONSE_TIMEOUT;
 
 /// Value of `--color`. `auto` follows the usual variables: `NO_COLOR`, `CLICOLOR`,
@@ -98,6 +99,12 @@ fn columns_of(stream: impl AsFd) -> usize {
 /// Smallest width that is believed; narrower output is unreadable.
 const MIN_COLUMNS: usize = 20;
 
+/// Creates a text for standard output: wrapped if that is a terminal.
+pub(super) fn stdout_text() -> WrappedText {
+    let columns = if is_terminal() { columns() } else { usize::MAX };
+    WrappedText::new(columns, Color::on_stdout())
+}
+
 /// Writes data to standard output unchanged.
 pub(super) fn print(
     write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
@@ -165,6 +172,16 @@ pub(super) fn print_stderr(line: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{line}");
 }
 
+/// Writes sentences to standard error; on a terminal their lines break between words.
+pub(super) fn print_message(text: &str) {
+    if !std::io::stderr().is_terminal() {
+        return print_stderr(text);
+    }
+    let mut wrapped = WrappedText::new(stderr_columns(), false);
+    text.lines().for_each(|line| wrapped.add("", 0, line, 2));
+    print_stderr(wrapped.finish().trim_end_matches('\n'));
+}
+
 /// Writes a failure to standard error: as text, or as one line of JSON.
 pub(super) fn print_failure(failure: &Failure, json: bool) {
     match failure {
@@ -176,7 +193,7 @@ pub(super) fn print_failure(failure: &Failure, json: bool) {
         // The drawn report needs no prefix.
         Failure::Config(report) => print_stderr(&report.render(true)),
         // Each of these texts may contain names from an upstream, so it is sanitized.
-        _ => print_stderr(&format!("weir: {}", render::sanitize_text(&failure.to_string()))),
+        _ => print_message(&format!("weir: {}", render::sanitize_text(&failure.to_string()))),
     }
 }
 

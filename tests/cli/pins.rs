@@ -308,7 +308,7 @@ fn check_and_call_say_that_an_item_is_held_back_and_which_command_shows_it() {
     output += &shown(folder, &["check"]);
     assert_snapshot!(output, @r#"
     $ weir check
-    ok    hub  stdio 2025-06-18  0 prompts, 1 tool, 0 resources, 0 resource templates
+    ok    hub  stdio 2025-06-18  1 tool
                left out: tool "add" is held back until it is approved: `weir pins diff hub/add` shows it, `weir pins approve hub/add` approves it
                left out: tool "old" is held back until it is approved: `weir pins diff hub/old` shows it, `weir pins approve hub/old` approves it
     => 0
@@ -325,7 +325,7 @@ fn check_and_call_say_that_an_item_is_held_back_and_which_command_shows_it() {
     changed  hub/add (tool)
     => 0
     $ weir check
-    ok    hub  stdio 2025-06-18  0 prompts, 2 tools, 0 resources, 0 resource templates
+    ok    hub  stdio 2025-06-18  2 tools
                left out: tool "old" is held back until it is approved: `weir pins diff hub/old` shows it, `weir pins approve hub/old` approves it
     => 0
     "#);

@@ -33,7 +33,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // No client on the network can connect to this process.
     let (mut signals, sighups) = (Signals::new()?, SighupStream::new()?);
     if std::io::stdin().is_terminal() {
-        output::print_stderr(STARTED_BY_HAND);
+        output::print_message(STARTED_BY_HAND);
     }
     let options = options(true);
     let LoadedConfig { config, source, files } =

@@ -111,7 +111,9 @@ impl StatusPage {
         let mark = match &*it.state {
             "asleep" => "asleep".to_owned(),
             "up" => self.text.colorize("up", TextColor::Green),
-            "starting" => self.text.colorize("starting", TextColor::Yellow),
+            state @ ("starting" | "needs-sign-in") => {
+                self.text.colorize(state, TextColor::Yellow)
+            }
             other => self.text.colorize(other, TextColor::Red),
         };
         let invisible = mark.len() - it.state.len();
