@@ -3,6 +3,7 @@
 mod table;
 
 use std::io::Write;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::Serialize;
@@ -19,7 +20,7 @@ use crate::cli::query::oneshot::{OneShotGateway, describe_connection};
 use crate::cli::query::required_upstreams::UpstreamSelection;
 use crate::cli::server::log;
 use table::format_table;
-use weir_access::catalog::{ExportProblems, RoleView};
+use weir_access::catalog::{ExportProblems, ExportedItem, RoleView};
 use weir_config::{self as config, Config, Options, owner_of};
 use weir_mcp::kind::Kind;
 use weir_mcp::pattern::Pattern;
@@ -67,6 +68,9 @@ struct CheckRow {
     resources: usize,
     #[serde(rename = "resourceTemplates")]
     templates: usize,
+    /// Number of those tools that can be called only as a task.
+    #[serde(skip)]
+    task_tools: usize,
     problems: Vec<String>,
     /// Names and definitions that clients see in another form.
     altered: Vec<String>,
@@ -206,10 +210,8 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
     let problems = oneshot.app.gateway().problems();
     let withheld = oneshot.app.gateway().awaiting_approval();
     let row = |configured: &config::UpstreamConfig| {
-        let count = |kind| {
-            let targets = view.items(kind).iter();
-            targets.filter(|target| target.upstream.as_str() == configured.name()).count()
-        };
+        let of_it = |it: &&Arc<ExportedItem>| it.upstream.as_str() == configured.name();
+        let count = |kind| view.items(kind).iter().filter(of_it).count();
         let problems =
             problems.iter().filter(|(upstream, ..)| upstream.as_str() == configured.name());
         let upstream = oneshot.find_upstream(configured.name());
@@ -219,6 +221,7 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
             .map_or_else(|| Err("not started".to_owned()), |upstream| state(&upstream))
             .and_then(|state| require_complete_lists(&view, configured.name(), state));
         let [prompts, tools, resources, templates] = Kind::ALL.map(count);
+        let task_tools = view.items(Kind::Tool).iter().filter(of_it).filter(|it| it.needs_task);
         let name = &configured.settings.name;
         let mine = withheld.iter().filter(|(upstream, ..)| upstream == name);
         let mine = mine.map(|(_, kind, own)| (*kind, &**own));
@@ -233,6 +236,7 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
             tools,
             resources,
             templates,
+            task_tools: task_tools.count(),
             problems: problems
                 .clone()
                 .flat_map(|(_, kind, problems)| problems.left_out(*kind))

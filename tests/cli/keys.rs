@@ -94,8 +94,9 @@ fn a_client_is_made_rotated_and_removed() {
     "#);
     assert_snapshot!(shown(folder, &["list", "--as", "ann"]), @r"
     $ weir list --as ann
-    house__greeting     Greets somebody.
-    house__secret-plan  Nobody may see it.
+    prompts
+      house__greeting     Greets somebody.
+      house__secret-plan  Nobody may see it.
     => 0
     ");
 

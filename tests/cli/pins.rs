@@ -144,6 +144,7 @@ fn what_is_locked_is_not_served_until_it_is_approved() {
       |
     2 | [upstreams.house]
       |            ^^^^^ look at it with `weir pins diff`, then `weir pins approve house`
+    weir: no items
     => 0
     $ weir get house__greeting who=Ada
     ! warning: upstreams.house.guard: the lock file approves nothing of this upstream, so nothing is served
@@ -162,7 +163,8 @@ fn what_is_locked_is_not_served_until_it_is_approved() {
       |            ^^^^^ look at it with `weir pins diff`, then `weir pins approve house`
     => 0
     $ weir list
-    house__greeting  Greets somebody.
+    prompts
+      house__greeting  Greets somebody.
     => 0
     $ weir list
     ! error: guard.lock_file: the lock file cannot be used: `upstreams.house` is malformed

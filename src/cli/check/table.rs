@@ -42,8 +42,14 @@ impl CheckRow {
             return sanitize_line(&self.state);
         }
         let counts = [self.prompts, self.tools, self.resources, self.templates];
-        let counts = Kind::ALL.iter().zip(counts).filter(|(_, count)| *count > 0);
-        let counts: Vec<_> = counts.map(|(kind, count)| counted(count as u64, kind)).collect();
+        let counts = Kind::ALL.into_iter().zip(counts).filter(|(_, count)| *count > 0);
+        let counts = counts.map(|(kind, count)| match kind {
+            Kind::Tool if self.task_tools > 0 => {
+                format!("{} ({} only as a task)", counted(count as u64, kind), self.task_tools)
+            }
+            _ => counted(count as u64, kind),
+        });
+        let counts: Vec<_> = counts.collect();
         match counts.is_empty() {
             true => format!("{}  no items", self.state),
             false => format!("{}  {}", self.state, counts.join(", ")),
@@ -67,7 +73,8 @@ mod tests {
             CheckRow { ok: true, prompts: 2, ..row("house", "library") },
             CheckRow {
                 ok: true,
-                tools: 12,
+                tools: 13,
+                task_tools: 1,
                 resources: 1,
                 problems: vec!["tool \"bad\" cannot be used: `title` is not a string".to_owned()],
                 ..row("everything", "stdio 2025-06-18")
@@ -96,7 +103,8 @@ mod tests {
         }
         assert_snapshot!(table(80), @r#"
         ok             house       library  2 prompts
-        ok             everything  stdio 2025-06-18  12 tools, 1 resource
+        ok             everything  stdio 2025-06-18  13 tools (1 only as a task), 1
+                                   resource
                                    left out: tool "bad" cannot be used: `title` is not a
                                    string
         ok             idle        http 2026-07-28  no items
@@ -106,8 +114,8 @@ mod tests {
         "#);
         assert_snapshot!(table(50), @r#"
         ok             house       library  2 prompts
-        ok             everything  stdio 2025-06-18  12
-            tools, 1 resource
+        ok             everything  stdio 2025-06-18  13
+            tools (1 only as a task), 1 resource
             left out: tool "bad" cannot be used: `title`
             is not a string
         ok             idle        http 2026-07-28  no

@@ -15,6 +15,11 @@ impl WrappedText {
         Self { columns, colored, text: String::new() }
     }
 
+    /// Returns whether lines are wrapped at all.
+    pub(crate) fn is_wrapped(&self) -> bool {
+        self.columns < usize::MAX
+    }
+
     /// Returns whether there is room for further columns beside a text.
     pub(crate) fn is_wide(&self) -> bool {
         self.columns >= WIDE_COLUMNS

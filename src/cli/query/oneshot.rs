@@ -190,6 +190,12 @@ impl OneShotGateway {
 
     /// Describes which upstreams that are visible to a client could not be listed, and why.
     pub(crate) fn describe_unlisted(&self, viewer: &ClientContext, kind: Kind) -> Option<String> {
+        let reasons = self.unlisted_reasons(viewer, kind);
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+
+    /// Describes each upstream that is visible to a client and could not be listed.
+    pub(crate) fn unlisted_reasons(&self, viewer: &ClientContext, kind: Kind) -> Vec<String> {
         let view = viewer.view();
         let problems = self.app.gateway().problems();
         let why = |name: &UpstreamName| {
@@ -204,8 +210,7 @@ impl OneShotGateway {
             };
             format!("upstream `{name}` could not be listed: {reason}")
         };
-        let reasons: Vec<_> = view.missing(kind).iter().map(why).collect();
-        (!reasons.is_empty()).then(|| reasons.join("; "))
+        view.missing(kind).iter().map(why).collect()
     }
 
     /// Closes the gateway and kills upstreams that do not end by themselves.
@@ -242,7 +247,7 @@ pub(crate) fn plural_kind() -> impl TypedValueParser<Value = Kind> {
 }
 
 /// Word for the items of a kind in arguments.
-fn kind_argument(kind: Kind) -> &'static str {
+pub(crate) fn kind_argument(kind: Kind) -> &'static str {
     match kind {
         Kind::Prompt => "prompts",
         Kind::Tool => "tools",

@@ -25,7 +25,7 @@ Examples:
 
 pub(crate) const LIST: &str = "\
 Examples:
-  weir list                               # prompts, one per line
+  weir list                               # items of all kinds, one per line
   weir list tools --upstream notes        # tools of one upstream; no other is started
   weir list tools --json                  # whole definitions
   weir list --as visitor                  # items that are visible to that client";
