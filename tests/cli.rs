@@ -291,8 +291,9 @@ fn list_as_a_client_shows_what_that_client_sees() {
     let (code, out, _) = weir(folder.path(), &["list", "prompts", "--as", "visitor", "--json"]);
     assert_eq!(code, 0);
     assert_snapshot!(out, @r#"{"prompts":[{"name":"house__greeting","title":"Greeting","description":"Greets somebody.","arguments":[{"name":"who","description":"Whom to greet.","required":true}]}]}"#);
-    let (code, out, _) = weir(folder.path(), &["list", "tools"]);
+    let (code, out, err) = weir(folder.path(), &["list", "tools"]);
     assert_eq!((code, out.as_str()), (0, ""));
+    assert_eq!(err, "weir: no tools; 2 prompts: `weir list prompts`\n");
 }
 
 #[test]
@@ -307,6 +308,8 @@ fn get_prints_the_messages_or_the_result_as_it_came() {
     [assistant]
     Hello!
     ");
+    let (code, as_in_rules, _) = weir(folder.path(), &["get", "house/greeting", "who=Ada"]);
+    assert_eq!((code, as_in_rules), (0, out));
     let (_, out, _) = weir(folder.path(), &["get", "house__greeting", "who=Ada", "--json"]);
     assert_snapshot!(out, @r#"{"description":"Greets somebody.","messages":[{"role":"user","content":{"type":"text","text":"Hello, Ada!"}},{"role":"assistant","content":{"type":"text","text":"Hello!"}}]}"#);
 }

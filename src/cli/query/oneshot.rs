@@ -132,12 +132,12 @@ impl OneShotGateway {
         upstreams.into_iter().find(|upstream| upstream.name().as_str() == name)
     }
 
-    /// Finds the item of a public name or URI; the failure tells the owner of the configuration why
-    /// there is none.
+    /// Finds the item of a public name or URI, or of a name as in rules, `<upstream>/<original
+    /// name>`; the failure tells the owner of the configuration why there is none.
     pub(crate) fn find_item(&self, kind: Kind, key: &str) -> Result<Arc<ExportedItem>, Failure> {
         let resolve = |view: &RoleView| match kind {
             Kind::Resource => view.resolve_uri(key),
-            _ => view.resolve(kind, key),
+            _ => view.resolve(kind, key).or_else(|| find_by_own_name(view, kind, key)),
         };
         let view = self.client_context.view();
         if let Some(target) = resolve(&view) {
@@ -183,9 +183,14 @@ impl OneShotGateway {
         })
     }
 
-    /// Finds the definition of an item, like [`Self::find_item`].
-    pub(crate) fn find_definition(&self, kind: Kind, key: &str) -> Result<Object, Failure> {
-        Ok(Object::parse(self.find_item(kind, key)?.json.clone()).unwrap_or_default())
+    /// Finds the definition of an item, like [`Self::find_item`], and its public name.
+    pub(crate) fn find_definition(
+        &self,
+        kind: Kind,
+        key: &str,
+    ) -> Result<(String, Object), Failure> {
+        let item = self.find_item(kind, key)?;
+        Ok((item.key.to_string(), Object::parse(item.json.clone()).unwrap_or_default()))
     }
 
     /// Describes which upstreams that are visible to a client could not be listed, and why.
@@ -223,6 +228,13 @@ impl OneShotGateway {
         let about = || "waiting for upstreams to end".into();
         let _ = progress::show_while(self.json, about, close).await;
     }
+}
+
+/// Finds an item by its upstream and its name there.
+fn find_by_own_name(view: &RoleView, kind: Kind, name: &str) -> Option<Arc<ExportedItem>> {
+    let (upstream, own) = name.split_once('/')?;
+    let is_it = |it: &&Arc<ExportedItem>| it.upstream.as_str() == upstream && *it.own == *own;
+    view.items(kind).iter().filter(|_| kind.has_name()).find(is_it).cloned()
 }
 
 /// Time limit for the upstreams of `weir explain`, so that it reports within ten seconds.
