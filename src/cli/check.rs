@@ -61,6 +61,9 @@ struct CheckRow {
     /// Whether a user has to sign in first; missing if not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     needs_sign_in: bool,
+    /// Whether it is connected, and clients do not get all of it; missing if not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    incomplete: bool,
     /// Description of the connection, or the reason why there is none.
     state: String,
     prompts: usize,
@@ -112,16 +115,19 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     oneshot.close().await;
     printed?;
     store?;
-    let down: Vec<_> = rows.iter().filter(|row| !row.ok).map(|row| row.name.as_str()).collect();
-    if down.is_empty() {
-        return Ok(());
+    let describe = |what: &str, is_such: fn(&CheckRow) -> bool| {
+        let names = rows.iter().filter(|row| is_such(row)).map(|row| row.name.as_str());
+        let names: Vec<_> = names.collect();
+        let (some, all) = (names.len(), rows.len());
+        (some > 0).then(|| format!("{some} of {all} upstreams {what}: {}", names.join(", ")))
+    };
+    let unusable = describe("cannot be used", |row| !row.ok && !row.incomplete);
+    let incomplete = describe("not complete", |row| row.incomplete);
+    let failures: Vec<_> = unusable.into_iter().chain(incomplete).collect();
+    match failures.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Unreachable(failures.join("; "))),
     }
-    Err(Failure::Unreachable(format!(
-        "{} of {} upstreams cannot be used: {}",
-        down.len(),
-        rows.len(),
-        down.join(", ")
-    )))
 }
 
 /// Checks only the configuration.
@@ -217,29 +223,34 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
         let upstream = oneshot.find_upstream(configured.name());
         let report = upstream.as_ref().map(Upstream::report);
         let needs_sign_in = report.is_some_and(|report| report.state == State::NeedsSignIn);
+        let mistakes = upstream.as_ref().map(Upstream::file_mistakes).unwrap_or_default();
         let state = upstream
-            .map_or_else(|| Err("not started".to_owned()), |upstream| state(&upstream))
-            .and_then(|state| require_complete_lists(&view, configured.name(), state));
+            .map_or_else(|| Err("not started".to_owned()), |upstream| state(&upstream));
+        let is_connected = state.is_ok();
+        let state =
+            state.and_then(|state| require_complete_lists(&view, configured.name(), state));
         let [prompts, tools, resources, templates] = Kind::ALL.map(count);
         let task_tools = view.items(Kind::Tool).iter().filter(of_it).filter(|it| it.needs_task);
         let name = &configured.settings.name;
         let mine = withheld.iter().filter(|(upstream, ..)| upstream == name);
         let mine = mine.map(|(_, kind, own)| (*kind, &**own));
-        let ok = state.is_ok();
+        let ok = state.is_ok() && mistakes.is_empty();
         let (Ok(state) | Err(state)) = state;
         CheckRow {
             name: configured.name().to_owned(),
             ok,
             needs_sign_in,
+            incomplete: is_connected && !ok && !needs_sign_in,
             state,
             prompts,
             tools,
             resources,
             templates,
             task_tools: task_tools.count(),
-            problems: problems
-                .clone()
-                .flat_map(|(_, kind, problems)| problems.left_out(*kind))
+            problems: mistakes
+                .into_iter()
+                .map(|mistake| format!("file {mistake}"))
+                .chain(problems.clone().flat_map(|(_, kind, problems)| problems.left_out(*kind)))
                 .chain(held_back_lines(name, mine).1)
                 .collect(),
             altered: altered(&oneshot.config, configured, &view)

@@ -49,9 +49,9 @@ fn check_fails_for_an_upstream_that_is_up_and_cannot_be_listed() {
     let (code, out, err) = weir(folder.path(), &["check"]);
     assert_eq!(code, 4);
     assert_snapshot!(out + &err, @r"
-    down  hub  stdio 2025-06-18, but could not be listed: tools/list
+    incomplete  hub  stdio 2025-06-18, but could not be listed: tools/list  1 prompt
      WARN list request failed, last list stays upstream=hub kind=tool error=it refuses `tools/list`: no
-    weir: 1 of 1 upstreams cannot be used: hub
+    weir: 1 of 1 upstreams not complete: hub
     ");
 }
 
@@ -128,9 +128,16 @@ fn check_tells_of_prompt_files_that_are_left_out() {
     let bad = "---\narguments:\n  - name: who\n    require: true\n---\nHello!\n";
     std::fs::write(folder.path().join("prompts/bad.md"), bad).expect("written");
     let (code, out, err) = weir(folder.path(), &["check"]);
-    assert_eq!(code, 0);
-    assert!(out.starts_with("ok    house  library"), "{out}");
-    assert!(err.contains("bad.md:4") && err.contains("require"), "{err}");
+    assert_eq!(code, 4);
+    assert_snapshot!(out + &err, @r"
+    incomplete  house  library  2 prompts
+                       left out: file bad.md:4: unknown field `require`, expected one of name, title, description, required, default, values
+    weir: 1 of 1 upstreams not complete: house
+    ");
+    let (code, out, _) = weir(folder.path(), &["check", "--json"]);
+    assert_eq!(code, 4);
+    assert!(out.contains(r#""ok":false,"incomplete":true,"state":"library""#), "{out}");
+    assert!(out.contains(r#""problems":["file bad.md:4: unknown field"#), "{out}");
 }
 
 #[test]

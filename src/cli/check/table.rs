@@ -29,16 +29,17 @@ pub(super) fn format_table(rows: &[CheckRow], mut text: WrappedText) -> String {
 impl CheckRow {
     /// Returns the state in one word, with its color.
     fn word(&self) -> (&'static str, TextColor) {
-        match (self.ok, self.needs_sign_in) {
-            (true, _) => ("ok", TextColor::Green),
-            (false, true) => ("needs sign-in", TextColor::Yellow),
-            (false, false) => ("down", TextColor::Red),
+        match self {
+            Self { ok: true, .. } => ("ok", TextColor::Green),
+            Self { needs_sign_in: true, .. } => ("needs sign-in", TextColor::Yellow),
+            Self { incomplete: true, .. } => ("incomplete", TextColor::Yellow),
+            _ => ("down", TextColor::Red),
         }
     }
 
     /// Describes the connection and the items; or why there are none.
     fn describe(&self) -> String {
-        if !self.ok {
+        if !self.ok && !self.incomplete {
             return sanitize_line(&self.state);
         }
         let counts = [self.prompts, self.tools, self.resources, self.templates];
@@ -50,9 +51,10 @@ impl CheckRow {
             _ => counted(count as u64, kind),
         });
         let counts: Vec<_> = counts.collect();
+        let state = sanitize_line(&self.state);
         match counts.is_empty() {
-            true => format!("{}  no items", self.state),
-            false => format!("{}  {}", self.state, counts.join(", ")),
+            true => format!("{state}  no items"),
+            false => format!("{state}  {}", counts.join(", ")),
         }
     }
 }

@@ -19,9 +19,12 @@ Examples:
 
 pub(crate) const CHECK: &str = "\
 Examples:
-  weir check                              # the file, then each upstream; exit code 4 if one is down
+  weir check                              # the file, then each upstream
   weir check --offline                    # the file only
-  weir check --json | jq '.upstreams[] | select(.ok | not)'";
+  weir check --json | jq '.upstreams[] | select(.ok | not)'
+
+Exit code 4 if an upstream cannot be used, or is incomplete: a list of it cannot be read, or a \
+file of a prompt library has a mistake and is left out.";
 
 pub(crate) const LIST: &str = "\
 Examples:
