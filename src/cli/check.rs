@@ -18,7 +18,7 @@ use crate::cli::output::render::sanitize_line;
 use crate::cli::query::first_pages::find_cut_lists;
 use crate::cli::query::oneshot::{OneShotGateway, describe_connection};
 use crate::cli::query::required_upstreams::UpstreamSelection;
-use crate::cli::server::log;
+use crate::cli::server::log::{self, ReportedWarning};
 use table::format_table;
 use weir_access::catalog::{ExportProblems, ExportedItem, RoleView};
 use weir_config::{self as config, Config, Options, owner_of};
@@ -77,6 +77,9 @@ struct CheckRow {
     problems: Vec<String>,
     /// Names and definitions that clients see in another form.
     altered: Vec<String>,
+    /// Further warnings, which are lines of the log if the report is JSON.
+    #[serde(skip)]
+    warnings: Vec<String>,
 }
 
 /// Checks the configuration and every upstream of it.
@@ -96,7 +99,8 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         |_| {},
     )
     .await?;
-    let rows = rows(&oneshot);
+    let mut rows = rows(&oneshot);
+    let other_warnings = add_logged_warnings(&mut rows, log::take_warnings());
     let mut warnings = problems(&oneshot.config.warnings);
     let printed_before = warnings.len();
     warnings.extend(find_idle_patterns(&oneshot.config, &oneshot.operator_context.view()));
@@ -108,6 +112,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         out.write_all(format_table(&rows, output::stdout_text()).as_bytes())
     });
     if !args.json {
+        other_warnings.iter().for_each(|it| output::print_message(&format!("warning: {it}")));
         for it in report.warnings.iter().skip(printed_before) {
             output::print_message(&format!("warning: {}: {}", it.key, it.what));
         }
@@ -257,9 +262,30 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
                 .into_iter()
                 .chain(problems.flat_map(|(_, kind, problems)| problems.altered.lines(*kind)))
                 .collect(),
+            warnings: Vec::new(),
         }
     };
     oneshot.config.upstreams.iter().map(row).collect()
+}
+
+/// Adds logged warnings to the rows of their upstreams, and returns the others. The mistakes in
+/// prompt files, which name no upstream, are in the rows already.
+fn add_logged_warnings(rows: &mut [CheckRow], logged: Vec<ReportedWarning>) -> Vec<String> {
+    let mut others = Vec::new();
+    for ReportedWarning { upstream, text } in logged {
+        if let Some(row) = rows.iter_mut().find(|row| upstream.as_deref() == Some(&*row.name)) {
+            row.warnings.push(text);
+            continue;
+        }
+        let mut known = rows.iter().flat_map(|row| &row.problems);
+        let is_known = known.any(|problem| {
+            problem.strip_prefix("file ").is_some_and(|mistake| text.contains(mistake))
+        });
+        if !is_known {
+            others.push(text);
+        }
+    }
+    others
 }
 
 /// Describes names of an upstream that clients see in another form, one per line.

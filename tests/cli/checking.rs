@@ -50,7 +50,7 @@ fn check_fails_for_an_upstream_that_is_up_and_cannot_be_listed() {
     assert_eq!(code, 4);
     assert_snapshot!(out + &err, @r"
     incomplete  hub  stdio 2025-06-18, but could not be listed: tools/list  1 prompt
-     WARN list request failed, last list stays upstream=hub kind=tool error=it refuses `tools/list`: no
+                     warning: list request failed, last list stays: tool, it refuses `tools/list`: no
     weir: 1 of 1 upstreams not complete: hub
     ");
 }

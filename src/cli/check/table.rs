@@ -8,16 +8,18 @@ use weir_mcp::kind::Kind;
 /// Formats the rows.
 pub(super) fn format_table(rows: &[CheckRow], mut text: WrappedText) -> String {
     let names = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
-    let words = rows.iter().map(|row| row.word().0.len()).max().unwrap_or(0).max(4);
+    let words = rows.iter().map(|row| word(row).0.len()).max().unwrap_or(0).max(4);
     let indent = if text.is_wide() { words + names + 4 } else { 4 };
     for row in rows {
-        let (word, color) = row.word();
+        let (word, color) = word(row);
         let name = &row.name;
         let head = format!("{word:words$}  {name:names$}  ");
         let width = head.len();
         let head = head.replacen(word, &text.colorize(word, color), 1);
-        text.add(&head, width, &row.describe(), indent);
-        for (what, lines) in [("left out", &row.problems), ("altered", &row.altered)] {
+        text.add(&head, width, &describe(row), indent);
+        let below =
+            [("left out", &row.problems), ("altered", &row.altered), ("warning", &row.warnings)];
+        for (what, lines) in below {
             for line in lines {
                 text.add_indented(indent, &format!("{what}: {}", sanitize_line(line)));
             }
@@ -26,36 +28,34 @@ pub(super) fn format_table(rows: &[CheckRow], mut text: WrappedText) -> String {
     text.finish()
 }
 
-impl CheckRow {
-    /// Returns the state in one word, with its color.
-    fn word(&self) -> (&'static str, TextColor) {
-        match self {
-            Self { ok: true, .. } => ("ok", TextColor::Green),
-            Self { needs_sign_in: true, .. } => ("needs sign-in", TextColor::Yellow),
-            Self { incomplete: true, .. } => ("incomplete", TextColor::Yellow),
-            _ => ("down", TextColor::Red),
-        }
+/// Returns the state of an upstream in one word, with its color.
+fn word(row: &CheckRow) -> (&'static str, TextColor) {
+    match row {
+        CheckRow { ok: true, .. } => ("ok", TextColor::Green),
+        CheckRow { needs_sign_in: true, .. } => ("needs sign-in", TextColor::Yellow),
+        CheckRow { incomplete: true, .. } => ("incomplete", TextColor::Yellow),
+        _ => ("down", TextColor::Red),
     }
+}
 
-    /// Describes the connection and the items; or why there are none.
-    fn describe(&self) -> String {
-        if !self.ok && !self.incomplete {
-            return sanitize_line(&self.state);
+/// Describes the connection and the items; or why there are none.
+fn describe(row: &CheckRow) -> String {
+    let state = sanitize_line(&row.state);
+    if !row.ok && !row.incomplete {
+        return state;
+    }
+    let counts = [row.prompts, row.tools, row.resources, row.templates];
+    let counts = Kind::ALL.into_iter().zip(counts).filter(|(_, count)| *count > 0);
+    let counts = counts.map(|(kind, count)| match kind {
+        Kind::Tool if row.task_tools > 0 => {
+            format!("{} ({} only as a task)", counted(count as u64, kind), row.task_tools)
         }
-        let counts = [self.prompts, self.tools, self.resources, self.templates];
-        let counts = Kind::ALL.into_iter().zip(counts).filter(|(_, count)| *count > 0);
-        let counts = counts.map(|(kind, count)| match kind {
-            Kind::Tool if self.task_tools > 0 => {
-                format!("{} ({} only as a task)", counted(count as u64, kind), self.task_tools)
-            }
-            _ => counted(count as u64, kind),
-        });
-        let counts: Vec<_> = counts.collect();
-        let state = sanitize_line(&self.state);
-        match counts.is_empty() {
-            true => format!("{state}  no items"),
-            false => format!("{state}  {}", counts.join(", ")),
-        }
+        _ => counted(count as u64, kind),
+    });
+    let counts: Vec<_> = counts.collect();
+    match counts.is_empty() {
+        true => format!("{state}  no items"),
+        false => format!("{state}  {}", counts.join(", ")),
     }
 }
 

@@ -3,6 +3,7 @@
 mod event_text;
 mod filter;
 mod format;
+mod report_format;
 mod terminal_format;
 
 use std::io::IsTerminal;
@@ -19,6 +20,8 @@ use crate::cli::loading::print_warnings;
 use crate::cli::output;
 use crate::cli::output::progress;
 use format::LogFormatter;
+use report_format::ReportFormat;
+pub(crate) use report_format::{ReportedWarning, take_warnings};
 use terminal_format::TerminalFormat;
 use weir_config::{LogConfig, LogFormat, Warning};
 
@@ -87,8 +90,8 @@ fn is_json(format: LogFormat) -> bool {
 enum LogStyle {
     /// Log of a service, with timestamps.
     Log,
-    /// Part of a command's output.
-    Report,
+    /// Part of a command's output, whose report may contain the warnings.
+    Report { stores_warnings: bool },
 }
 
 fn start_filtered(default: &str, format: LogFormat, style: LogStyle) {
@@ -106,9 +109,11 @@ fn start_filtered(default: &str, format: LogFormat, style: LogStyle) {
     let _ = if is_json(format) {
         let logger = logger.json().flatten_event(true).map_event_format(LogFormatter::json);
         keep_filter(logger).finish().with(logged).try_init()
-    } else if style == LogStyle::Report {
+    } else if let LogStyle::Report { stores_warnings } = style {
+        let logger = logger.without_time().with_ansi(false);
+        let logger = logger.map_event_format(|form| ReportFormat { form, stores_warnings });
         // A command's filter does not change.
-        logger.without_time().with_ansi(false).finish().with(logged).try_init()
+        logger.finish().with(logged).try_init()
     } else if std::io::stderr().is_terminal() {
         let logger = logger.map_event_format(|_| LogFormatter::pretty(TerminalFormat));
         keep_filter(logger).finish().with(logged).try_init()
@@ -144,15 +149,18 @@ fn is_logged(metadata: &Metadata<'_>) -> bool {
 
 /// Starts logging for a command that prints its result and exits: errors only.
 pub(crate) fn start_errors_only() {
-    start_filtered("weir=error", LogFormat::Pretty, LogStyle::Report);
+    let style = LogStyle::Report { stores_warnings: false };
+    start_filtered("weir=error", LogFormat::Pretty, style);
 }
 
-/// Starts logging for a command that reports on upstreams: also items left out of their lists.
+/// Starts logging for a command that reports on upstreams: also items left out of their lists. The
+/// command takes these warnings into its report, unless that is JSON, or `WEIR_LOG` is set.
 pub(crate) fn start_for_report(json: bool) {
     let modules = REPORTED_MODULES.map(|module| format!(",{module}=warn"));
     let filter = format!("weir=error{}", modules.concat());
     let format = if json { LogFormat::Json } else { LogFormat::Pretty };
-    start_filtered(&filter, format, LogStyle::Report);
+    let stores_warnings = !json && std::env::var_os("WEIR_LOG").is_none();
+    start_filtered(&filter, format, LogStyle::Report { stores_warnings });
 }
 
 /// Modules whose warnings are about items left out of a list.

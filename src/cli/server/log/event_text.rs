@@ -14,7 +14,8 @@ use crate::cli::output::render::{counted, sanitize_line};
 #[derive(Default)]
 pub(super) struct EventText {
     message: String,
-    upstream: Option<String>,
+    /// Name of the upstream that the event is about.
+    pub(super) upstream: Option<String>,
     fields: Vec<(&'static str, String)>,
 }
 
@@ -29,6 +30,11 @@ impl EventText {
     /// Returns the message, the upstream and the other fields.
     pub(super) fn with_upstream(&self) -> String {
         self.join(self.upstream.as_deref())
+    }
+
+    /// Returns the message and the fields.
+    pub(super) fn without_upstream(&self) -> String {
+        self.join(None)
     }
 
     fn join(&self, upstream: Option<&str>) -> String {
