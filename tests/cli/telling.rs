@@ -184,3 +184,14 @@ fn stdio_without_a_level_logs_warnings_as_text_and_serve_logs_all_as_json() {
     assert!(line.starts_with('{') && line.contains("\"INFO\""), "{line}");
     weir.end();
 }
+
+#[test]
+fn help_names_the_demonstration_only_where_its_servers_are() {
+    let help = |folder: &std::path::Path| {
+        let mut weir = Command::from_std(crate::program());
+        let output = weir.args(["list", "--help"]).current_dir(folder).output().expect("it runs");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    assert!(help(std::path::Path::new(env!("CARGO_MANIFEST_DIR"))).contains("--demo"));
+    assert!(!help(folder("").path()).contains("--demo"));
+}
