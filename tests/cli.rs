@@ -55,6 +55,9 @@ mod supervising;
 mod surroundings;
 #[path = "cli/telling.rs"]
 mod telling;
+#[cfg(target_os = "linux")]
+#[path = "cli/terminals.rs"]
+mod terminals;
 #[path = "cli/users.rs"]
 mod users;
 #[cfg(target_os = "linux")]
