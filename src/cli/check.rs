@@ -2,7 +2,6 @@
 
 mod table;
 
-use std::io::Write;
 use std::sync::Arc;
 use std::time::SystemTime;
 

@@ -15,7 +15,8 @@ settings! {
         /// ```toml
         /// level = "info"
         /// ```
-        level: Option<tracing::Level> = None, choice(&LOG_LEVELS).optional();
+        level: Option<tracing::Level> = None,
+            choice(&LOG_LEVELS).optional().default_text("`info`; for `weir stdio`, `warn`");
         /// Format of the lines. `pretty` is for people, and shorter on a terminal; `json` is for
         /// machines. `auto` is `pretty` on a terminal, and for `weir stdio` without a `level`, and
         /// `json` elsewhere.

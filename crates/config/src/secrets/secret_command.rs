@@ -336,8 +336,7 @@ mod tests {
     #[test]
     fn values_of_variables_with_secrets_are_not_repeated() {
         let variables = [("OP_SESSION_me", "hunter2"), ("LANG", "german")];
-        let environment = variables.map(|(name, value)| (name.into(), value.into()));
-        let environment: Environment = environment.into_iter().collect();
+        let environment: Environment = variables.into_iter().collect();
         let line = last_line(b"hunter2 in german\n", b"", &environment);
         assert_eq!(line.as_deref(), Some("*** in german"));
     }
