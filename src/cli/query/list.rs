@@ -104,16 +104,18 @@ fn format_lists(lists: &[(Kind, Vec<Object>)], mut text: WrappedText) -> String 
         let indent = margin + if text.is_wide() { width + 2 } else { 4 };
         for item in items {
             let head = format!("{:margin$}{:width$}  ", "", key(item));
-            text.add(&head, head.chars().count(), &describe(item), indent);
+            text.add(&head, head.chars().count(), &describe(item, &key(item)), indent);
         }
     }
     text.finish()
 }
 
-/// Returns the first line that describes an item.
-fn describe(item: &Object) -> String {
+/// Returns the first line that describes an item, if it is not its key again.
+fn describe(item: &Object, key: &str) -> String {
     let about = ["description", "title", "name"].iter().find_map(|member| item.get_string(member));
-    sanitize_line(about.unwrap_or_default().lines().next().unwrap_or_default())
+    let about = about.unwrap_or_default();
+    let line = sanitize_line(about.lines().next().unwrap_or_default());
+    if line == key { String::new() } else { line }
 }
 
 /// Returns notes about what is not in the output: where other kinds have items although this one
