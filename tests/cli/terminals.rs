@@ -109,8 +109,7 @@ fn stdio_by_hand_says_that_a_client_starts_it() {
     let said = terminal.wait_for(|_, text| text.contains("Ctrl-C"));
     assert!(said.contains("an MCP client starts this command"), "{said}");
     assert!(said.contains("`weir connect`") && said.contains("`weir check`"), "{said}");
-    // End of input.
-    terminal.press(b"\x04");
+    terminal.press(b"\x03");
     terminal.ends_with(0);
 }
 
