@@ -78,6 +78,9 @@ fn there_is_a_script_for_every_shell() {
     }
 }
 
+/// Request of a modern client.
+const LIST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+
 #[test]
 fn weir_log_overrides_the_level_of_the_configuration() {
     let config = |level: &str| {
@@ -88,8 +91,9 @@ fn weir_log_overrides_the_level_of_the_configuration() {
     let is_debug = |level: &str, variable: Option<&str>| {
         let folder = folder(&config(level));
         let mut weir = Command::from_std(crate::program());
-        // Without an input it exits at once.
+        // It exits after the response, for which the upstream has been listed.
         weir.arg("stdio").current_dir(folder.path()).env_remove("WEIR_LOG");
+        weir.write_stdin(format!("{LIST}\n"));
         weir.envs(variable.map(|it| ("WEIR_LOG", it)));
         let output = weir.output().expect("it runs");
         assert!(output.status.success());
