@@ -59,6 +59,9 @@ mod supervising;
 mod surroundings;
 #[path = "cli/telling.rs"]
 mod telling;
+#[cfg(target_os = "linux")]
+#[path = "cli/terminals.rs"]
+mod terminals;
 #[path = "cli/users.rs"]
 mod users;
 #[cfg(target_os = "linux")]
@@ -214,10 +217,71 @@ fn list_shows_names_and_what_they_are_for() {
     let (code, out, err) = weir(folder.path(), &["list"]);
     assert_eq!((code, err.as_str()), (0, ""));
     assert_snapshot!(out, @r"
+    prompts
+      house__greeting     Greets somebody.
+      house__secret-plan  Nobody may see it.
+    ");
+    let (code, out, err) = weir(folder.path(), &["list", "prompts"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert_snapshot!(out, @r"
     house__greeting     Greets somebody.
     house__secret-plan  Nobody may see it.
     ");
 }
+
+#[test]
+fn a_list_of_a_kind_without_items_says_which_kinds_have_some() {
+    let folder = folder(&format!("{LIBRARY_CONFIG}{}", scripted("hub")));
+    let tool = |name: &str, more: &str| {
+        format!("{{\"name\":\"{name}\",\"inputSchema\":{{\"type\":\"object\"}}{more}}}")
+    };
+    let tools = [tool("a", ""), tool("b", ""), tool("slow", TASK)].join(",");
+    let tools = format!("\"result\":{{\"tools\":[{tools}]}}");
+    script(folder.path(), "hub", &[("tools/list", &tools)]);
+    let server = folder.path().join("hub.sh");
+    let text = std::fs::read_to_string(&server).expect("it was written");
+    let text = text.replace("2025-06-18", "2025-11-25");
+    let text = text.replace(r#""completions":{}"#, TASKS);
+    std::fs::write(server, text).expect("written");
+    let all = [
+        shown(folder.path(), &["list", "resources"]),
+        shown(folder.path(), &["list", "resources", "--json"]),
+        shown(folder.path(), &["list", "templates", "--as", "visitor"]),
+        shown(folder.path(), &["list", "tools"]),
+        shown(folder.path(), &["call", "hub__slow"]),
+        shown(folder.path(), &["check"]),
+    ];
+    assert_snapshot!(all.concat(), @r#"
+    $ weir list resources
+    ! weir: no resources; 2 prompts: `weir list prompts`; 2 tools: `weir list tools`
+    => 0
+    $ weir list resources --json
+    {"resources":[]}
+    => 0
+    $ weir list templates --as visitor
+    ! weir: no templates; 1 prompt: `weir list prompts`
+    => 0
+    $ weir list tools
+    hub__a
+    hub__b
+    ! weir: 1 more tool for clients of 2025-11-25 only, as a task: hub__slow
+    => 0
+    $ weir call hub__slow
+    ! weir: the tool `hub__slow` can be called only as a task, by clients of 2025-11-25
+    => 2
+    $ weir check
+    ok    house  library  2 prompts
+    ok    hub    stdio 2025-11-25  3 tools (1 only as a task)
+                 left out: tool "slow" can be called only as a task, so only clients of 2025-11-25 see it
+    => 0
+    "#);
+}
+
+/// Member of a tool that can be called only as a task.
+const TASK: &str = r#","execution":{"taskSupport":"required"}"#;
+
+/// Capability of a server with such tools.
+const TASKS: &str = r#""tasks":{"requests":{"tools":{"call":{}}}}"#;
 
 #[test]
 fn schema_prints_the_files_that_are_shipped() {
@@ -239,8 +303,9 @@ fn list_as_a_client_shows_what_that_client_sees() {
     let (code, out, _) = weir(folder.path(), &["list", "prompts", "--as", "visitor", "--json"]);
     assert_eq!(code, 0);
     assert_snapshot!(out, @r#"{"prompts":[{"name":"house__greeting","title":"Greeting","description":"Greets somebody.","arguments":[{"name":"who","description":"Whom to greet.","required":true}]}]}"#);
-    let (code, out, _) = weir(folder.path(), &["list", "tools"]);
+    let (code, out, err) = weir(folder.path(), &["list", "tools"]);
     assert_eq!((code, out.as_str()), (0, ""));
+    assert_eq!(err, "weir: no tools; 2 prompts: `weir list prompts`\n");
 }
 
 #[test]
@@ -255,6 +320,8 @@ fn get_prints_the_messages_or_the_result_as_it_came() {
     [assistant]
     Hello!
     ");
+    let (code, as_in_rules, _) = weir(folder.path(), &["get", "house/greeting", "who=Ada"]);
+    assert_eq!((code, as_in_rules), (0, out));
     let (_, out, _) = weir(folder.path(), &["get", "house__greeting", "who=Ada", "--json"]);
     assert_snapshot!(out, @r#"{"description":"Greets somebody.","messages":[{"role":"user","content":{"type":"text","text":"Hello, Ada!"}},{"role":"assistant","content":{"type":"text","text":"Hello!"}}]}"#);
 }
@@ -323,7 +390,8 @@ fn a_configuration_is_looked_for_in_one_place_after_the_other() {
     // All files exist and the first one counts; then that one is removed, or is no longer named.
     for (at, (_, upstream)) in places.into_iter().enumerate() {
         let mut command = Command::from_std(program());
-        let command = command.arg("list").current_dir(folder.path()).env("HOME", place("home"));
+        let command = command.args(["list", "prompts"]).current_dir(folder.path());
+        let command = command.env("HOME", place("home"));
         let command = command.env_remove("WEIR_CONFIG").env_remove("XDG_CONFIG_HOME");
         let command = if at == 0 { command.args(["--config", "named.toml"]) } else { command };
         let command = if at <= 1 { command.env("WEIR_CONFIG", "variable.toml") } else { command };
@@ -344,7 +412,7 @@ fn a_configuration_is_looked_for_in_one_place_after_the_other() {
 fn a_list_without_an_upstream_that_cannot_be_reached_is_written_and_exits_with_code_4() {
     let folder =
         folder(&format!("{LIBRARY_CONFIG}[upstreams.gone]\ncommand = \"/nonexistent/server\"\n"));
-    let (code, out, err) = weir(folder.path(), &["list"]);
+    let (code, out, err) = weir(folder.path(), &["list", "prompts"]);
     assert_eq!(code, 4, "{err}");
     assert!(out.starts_with("house__greeting ") && out.lines().count() == 2, "{out}");
     assert!(err.contains("the list is incomplete") && err.contains("gone"), "{err}");
@@ -362,7 +430,7 @@ fn the_demonstration_runs_where_a_configuration_is_set_by_variable() {
     let command = command.env("WEIR_CONFIG", "weir.toml").current_dir(folder.path());
     let output = command.args(["list", "--as", "visitor"]).output().expect("it runs");
     let out = String::from_utf8(output.stdout).expect("it writes text");
-    assert!(out.starts_with("house__greeting"), "{out}");
+    assert!(out.contains("  house__greeting"), "{out}");
     let output = command.arg("--demo").output().expect("it runs");
     let err = String::from_utf8(output.stderr).expect("it writes text");
     assert!(!err.contains("cannot be used with"), "{err}");

@@ -195,6 +195,8 @@ impl Status {
             }
             let withheld = withheld.iter().filter(|(name, ..)| name == live.name());
             upstream.add_withheld(live.name(), withheld.map(|(_, kind, own)| (*kind, &**own)));
+            let mistakes = live.file_mistakes().into_iter();
+            upstream.left_out.extend(mistakes.map(|mistake| format!("file {mistake}")));
             let UpstreamStatus { missing, hidden, cut, .. } = &mut upstream;
             missing.retain(|list| !*hidden && !cut.contains_key(list));
             upstream

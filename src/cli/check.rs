@@ -1,7 +1,9 @@
 //! `weir check`: checks the configuration, then starts, lists and reports each upstream.
 
-use std::io::Write;
+mod table;
+
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -12,12 +14,13 @@ use crate::admin::status::held_back_lines;
 use crate::app;
 use crate::cli::instance::fleet::check_store;
 use crate::cli::loading::{ConfigArgs, options, print_warnings};
-use crate::cli::output::render::{counted, sanitize_line};
+use crate::cli::output::render::sanitize_line;
 use crate::cli::query::first_pages::find_cut_lists;
 use crate::cli::query::oneshot::{OneShotGateway, describe_connection};
 use crate::cli::query::required_upstreams::UpstreamSelection;
-use crate::cli::server::log;
-use weir_access::catalog::{ExportProblems, RoleView};
+use crate::cli::server::log::{self, ReportedWarning};
+use table::format_table;
+use weir_access::catalog::{ExportProblems, ExportedItem, RoleView};
 use weir_config::{self as config, Config, Options, owner_of};
 use weir_mcp::kind::Kind;
 use weir_mcp::pattern::Pattern;
@@ -51,13 +54,16 @@ struct CheckReport<'a> {
 }
 
 /// Report about one upstream.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(super) struct CheckRow {
     pub(super) name: String,
     pub(super) ok: bool,
     /// Whether a user has to sign in first; missing if not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) needs_sign_in: bool,
+    /// Whether it is connected, and clients do not get all of it; missing if not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) incomplete: bool,
     /// Description of the connection, or the reason why there is none.
     pub(super) state: String,
     prompts: usize,
@@ -65,19 +71,15 @@ pub(super) struct CheckRow {
     resources: usize,
     #[serde(rename = "resourceTemplates")]
     templates: usize,
+    /// Number of those tools that can be called only as a task.
+    #[serde(skip)]
+    task_tools: usize,
     problems: Vec<String>,
     /// Names and definitions that clients see in another form.
     altered: Vec<String>,
-}
-
-impl CheckRow {
-    fn word(&self) -> &'static str {
-        match (self.ok, self.needs_sign_in) {
-            (true, _) => "ok",
-            (false, true) => "needs sign-in",
-            (false, false) => "down",
-        }
-    }
+    /// Further warnings, which are lines of the log if the report is JSON.
+    #[serde(skip)]
+    warnings: Vec<String>,
 }
 
 /// Checks the configuration and every upstream of it.
@@ -97,7 +99,8 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         |_| {},
     )
     .await?;
-    let rows = rows(&oneshot);
+    let mut rows = rows(&oneshot);
+    let other_warnings = add_logged_warnings(&mut rows, log::take_warnings());
     let mut warnings = problems(&oneshot.config.warnings);
     let printed_before = warnings.len();
     warnings.extend(find_idle_patterns(&oneshot.config, &oneshot.operator_context.view()));
@@ -105,25 +108,31 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let store = check_store(&oneshot.config).await;
     warnings.extend(store.as_ref().into_iter().flatten().cloned());
     let report = CheckReport { upstreams: Some(&rows), warnings };
-    let printed = output::print_report(args.json, &report, |out| write_table(out, &rows));
+    let printed = output::print_report(args.json, &report, |out| {
+        out.write_all(format_table(&rows, output::stdout_text()).as_bytes())
+    });
     if !args.json {
+        other_warnings.iter().for_each(|it| output::print_message(&format!("warning: {it}")));
         for it in report.warnings.iter().skip(printed_before) {
-            output::print_stderr(&format!("warning: {}: {}", it.key, it.what));
+            output::print_message(&format!("warning: {}: {}", it.key, it.what));
         }
     }
     oneshot.close().await;
     printed?;
     store?;
-    let down: Vec<_> = rows.iter().filter(|row| !row.ok).map(|row| row.name.as_str()).collect();
-    if down.is_empty() {
-        return Ok(());
+    let describe = |what: &str, is_such: fn(&CheckRow) -> bool| {
+        let names = rows.iter().filter(|row| is_such(row)).map(|row| row.name.as_str());
+        let names: Vec<_> = names.collect();
+        let (some, all) = (names.len(), rows.len());
+        (some > 0).then(|| format!("{some} of {all} upstreams {what}: {}", names.join(", ")))
+    };
+    let unusable = describe("cannot be used", |row| !row.ok && !row.incomplete);
+    let incomplete = describe("not complete", |row| row.incomplete);
+    let failures: Vec<_> = unusable.into_iter().chain(incomplete).collect();
+    match failures.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Unreachable(failures.join("; "))),
     }
-    Err(Failure::Unreachable(format!(
-        "{} of {} upstreams cannot be used: {}",
-        down.len(),
-        rows.len(),
-        down.join(", ")
-    )))
 }
 
 /// Starts and lists one upstream of a configuration file, and fills its cache of lists.
@@ -154,10 +163,13 @@ pub(super) async fn list_upstreams(
             .await?;
     let rows = rows(&oneshot);
     oneshot.close().await;
-    let mut table = Vec::new();
-    write_table(&mut table, &rows).map_err(Failure::Output)?;
-    String::from_utf8_lossy(&table).lines().for_each(output::print_stderr);
+    output::print_stderr(format_table(&rows, output::stderr_text()).trim_end());
     Ok(rows)
+}
+
+/// Prints rows for people.
+pub(super) fn print_rows(rows: &[CheckRow]) -> Result<(), Failure> {
+    output::print(|out| out.write_all(format_table(rows, output::stdout_text()).as_bytes()))
 }
 
 /// Checks only the configuration.
@@ -246,45 +258,71 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
     let problems = oneshot.app.gateway().problems();
     let withheld = oneshot.app.gateway().awaiting_approval();
     let row = |configured: &config::UpstreamConfig| {
-        let count = |kind| {
-            let targets = view.items(kind).iter();
-            targets.filter(|target| target.upstream.as_str() == configured.name()).count()
-        };
+        let of_it = |it: &&Arc<ExportedItem>| it.upstream.as_str() == configured.name();
+        let count = |kind| view.items(kind).iter().filter(of_it).count();
         let problems =
             problems.iter().filter(|(upstream, ..)| upstream.as_str() == configured.name());
         let upstream = oneshot.find_upstream(configured.name());
         let report = upstream.as_ref().map(Upstream::report);
         let needs_sign_in = report.is_some_and(|report| report.state == State::NeedsSignIn);
+        let mistakes = upstream.as_ref().map(Upstream::file_mistakes).unwrap_or_default();
         let state = upstream
-            .map_or_else(|| Err("not started".to_owned()), |upstream| state(&upstream))
-            .and_then(|state| require_complete_lists(&view, configured.name(), state));
+            .map_or_else(|| Err("not started".to_owned()), |upstream| state(&upstream));
+        let is_connected = state.is_ok();
+        let state =
+            state.and_then(|state| require_complete_lists(&view, configured.name(), state));
         let [prompts, tools, resources, templates] = Kind::ALL.map(count);
+        let task_tools = view.items(Kind::Tool).iter().filter(of_it).filter(|it| it.needs_task);
         let name = &configured.settings.name;
         let mine = withheld.iter().filter(|(upstream, ..)| upstream == name);
         let mine = mine.map(|(_, kind, own)| (*kind, &**own));
-        let ok = state.is_ok();
+        let ok = state.is_ok() && mistakes.is_empty();
         let (Ok(state) | Err(state)) = state;
         CheckRow {
             name: configured.name().to_owned(),
             ok,
             needs_sign_in,
+            incomplete: is_connected && !ok && !needs_sign_in,
             state,
             prompts,
             tools,
             resources,
             templates,
-            problems: problems
-                .clone()
-                .flat_map(|(_, kind, problems)| problems.left_out(*kind))
+            task_tools: task_tools.count(),
+            problems: mistakes
+                .into_iter()
+                .map(|mistake| format!("file {mistake}"))
+                .chain(problems.clone().flat_map(|(_, kind, problems)| problems.left_out(*kind)))
                 .chain(held_back_lines(name, mine).1)
                 .collect(),
             altered: altered(&oneshot.config, configured, &view)
                 .into_iter()
                 .chain(problems.flat_map(|(_, kind, problems)| problems.altered.lines(*kind)))
                 .collect(),
+            warnings: Vec::new(),
         }
     };
     oneshot.config.upstreams.iter().map(row).collect()
+}
+
+/// Adds logged warnings to the rows of their upstreams, and returns the others. The mistakes in
+/// prompt files, which name no upstream, are in the rows already.
+fn add_logged_warnings(rows: &mut [CheckRow], logged: Vec<ReportedWarning>) -> Vec<String> {
+    let mut others = Vec::new();
+    for ReportedWarning { upstream, text } in logged {
+        if let Some(row) = rows.iter_mut().find(|row| upstream.as_deref() == Some(&*row.name)) {
+            row.warnings.push(text);
+            continue;
+        }
+        let mut known = rows.iter().flat_map(|row| &row.problems);
+        let is_known = known.any(|problem| {
+            problem.strip_prefix("file ").is_some_and(|mistake| text.contains(mistake))
+        });
+        if !is_known {
+            others.push(text);
+        }
+    }
+    others
 }
 
 /// Describes names of an upstream that clients see in another form, one per line.
@@ -319,30 +357,4 @@ fn state(upstream: &Upstream) -> Result<String, String> {
         ConnectionStatus::Up(about) => Ok(describe_connection(about)),
         ConnectionStatus::Down { reason, .. } => Err(reason.clone()),
     }
-}
-
-/// Writes a table of upstreams for people.
-pub(super) fn write_table(out: &mut dyn Write, rows: &[CheckRow]) -> std::io::Result<()> {
-    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
-    let first = rows.iter().map(|row| row.word().len()).max().unwrap_or(0).max(4);
-    for row in rows {
-        let CheckRow { name, state, .. } = row;
-        write!(out, "{:first$}  {name:width$}  ", row.word())?;
-        match row.ok {
-            true => {
-                let counts = [row.prompts, row.tools, row.resources, row.templates];
-                let counts =
-                    Kind::ALL.iter().zip(counts).map(|(kind, count)| counted(count as u64, kind));
-                let counts = counts.collect::<Vec<_>>().join(", ");
-                writeln!(out, "{state}  {counts}")?;
-            }
-            false => writeln!(out, "{}", sanitize_line(state))?,
-        }
-        for (what, lines) in [("left out", &row.problems), ("altered", &row.altered)] {
-            for line in lines {
-                writeln!(out, "{:first$}  {:width$}  {what}: {}", "", "", sanitize_line(line))?;
-            }
-        }
-    }
-    Ok(())
 }

@@ -66,7 +66,9 @@ pub(super) async fn run(mut args: Args) -> Result<(), Failure> {
         }
         let label = client.or(user.as_ref().map(|user| &user.label));
         let explanation = Explanation::new(&args.name, client, label, findings);
-        output::print_report(oneshot.json, &explanation, |out| explanation.write_text(out))?;
+        output::print_report(oneshot.json, &explanation, |out| {
+            out.write_all(explanation.to_text(output::stdout_text()).as_bytes())
+        })?;
         explanation.end()
     })
     .await

@@ -24,7 +24,7 @@ pub(crate) struct ConfigArgs {
     #[arg(long, short, value_name = "FILE", conflicts_with = "demo")]
     config: Option<PathBuf>,
     /// Uses the demonstration servers of Weir's own repository instead of a configuration.
-    #[arg(long)]
+    #[arg(long, hide = !demo::is_available())]
     demo: bool,
 }
 

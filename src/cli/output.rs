@@ -6,15 +6,18 @@
 pub(crate) mod definition_diff;
 pub(crate) mod progress;
 pub(crate) mod render;
+pub(crate) mod wrapped_text;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
 
 use clap::ValueEnum;
 use serde::Serialize;
 
 use super::exit::Failure;
+use wrapped_text::WrappedText;
 use weir_oauth::RESPONSE_TIMEOUT;
 
 /// Value of `--color`. `auto` follows the usual variables: `NO_COLOR`, `CLICOLOR`,
@@ -78,8 +81,16 @@ pub(super) fn can_move_cursor() -> bool {
 
 /// Width of standard output: of its terminal, else `COLUMNS`, else 80.
 pub(super) fn columns() -> usize {
-    let terminal =
-        rustix::termios::tcgetwinsize(std::io::stdout()).map(|size| usize::from(size.ws_col));
+    columns_of(std::io::stdout())
+}
+
+/// Width of standard error, like [`columns`].
+pub(super) fn stderr_columns() -> usize {
+    columns_of(std::io::stderr())
+}
+
+fn columns_of(stream: impl AsFd) -> usize {
+    let terminal = rustix::termios::tcgetwinsize(stream).map(|size| usize::from(size.ws_col));
     let terminal = terminal.ok().filter(|columns| *columns > 0);
     let variable = || std::env::var("COLUMNS").ok()?.parse().ok();
     terminal.or_else(variable).filter(|columns| *columns >= MIN_COLUMNS).unwrap_or(80)
@@ -87,6 +98,19 @@ pub(super) fn columns() -> usize {
 
 /// Smallest width that is believed; narrower output is unreadable.
 const MIN_COLUMNS: usize = 20;
+
+/// Creates a text for standard output: wrapped if that is a terminal.
+pub(super) fn stdout_text() -> WrappedText {
+    let columns = if is_terminal() { columns() } else { usize::MAX };
+    WrappedText::new(columns, Color::on_stdout())
+}
+
+/// Creates a text for standard error, likewise.
+pub(super) fn stderr_text() -> WrappedText {
+    let is_terminal = std::io::stderr().is_terminal();
+    let columns = if is_terminal { stderr_columns() } else { usize::MAX };
+    WrappedText::new(columns, Color::on_stderr())
+}
 
 /// Writes data to standard output unchanged.
 pub(super) fn print(
@@ -155,6 +179,16 @@ pub(super) fn print_stderr(line: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{line}");
 }
 
+/// Writes sentences to standard error; on a terminal their lines break between words.
+pub(super) fn print_message(text: &str) {
+    if !std::io::stderr().is_terminal() {
+        return print_stderr(text);
+    }
+    let mut wrapped = WrappedText::new(stderr_columns(), false);
+    text.lines().for_each(|line| wrapped.add("", 0, line, 2));
+    print_stderr(wrapped.finish().trim_end_matches('\n'));
+}
+
 /// Writes a failure to standard error: as text, or as one line of JSON.
 pub(super) fn print_failure(failure: &Failure, json: bool) {
     match failure {
@@ -166,7 +200,7 @@ pub(super) fn print_failure(failure: &Failure, json: bool) {
         // The drawn report needs no prefix.
         Failure::Config(report) => print_stderr(&report.render(true)),
         // Each of these texts may contain names from an upstream, so it is sanitized.
-        _ => print_stderr(&format!("weir: {}", render::sanitize_text(&failure.to_string()))),
+        _ => print_message(&format!("weir: {}", render::sanitize_text(&failure.to_string()))),
     }
 }
 

@@ -50,7 +50,7 @@ cannot be read or written | you |
 | 3 | not authenticated: `--as` names no client, or one whose keys have expired; the running Weir \
 rejects the token | you, or the operator |
 | 4 | an upstream, the address to listen on, or a running Weir cannot be reached; an upstream is \
-disabled | the operator |
+disabled; `check`: an upstream is incomplete | the operator |
 | 5 | the response was an error, or a request for input that the command line cannot provide; \
 `audit verify`: the log is not intact | the upstream; the operator |
 | 6 | denied: the item exists, and the policy hides it from this client | the operator |

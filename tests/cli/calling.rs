@@ -34,6 +34,7 @@ fn call_prints_the_answer_or_the_result_as_it_came() {
         call(&["call", "notes__add_note", "text=7"]),
         call(&["call", "notes__slow_count", "to=2", "delay_ms=1"]),
         call(&["call", "notes__slow_count", "to=2", "delay_ms:=1", "--json"]),
+        call(&["call", "notes/add_note", "text=8"]),
         call(&["call", "notes__echo", "a=1.10", "b=x=y", "c:={\"z\": null}", "--as", "visitor"]),
     ];
     assert_snapshot!(all.concat(), @r#"
@@ -45,6 +46,9 @@ fn call_prints_the_answer_or_the_result_as_it_came() {
     => 0
     $ weir call notes__slow_count to=2 delay_ms:=1 --json
     {"content":[{"type":"text","text":"counted to 2"}]}
+    => 0
+    $ weir call notes/add_note text=8
+    note:///5
     => 0
     $ weir call notes__echo a=1.10 b=x=y c:={"z": null} --as visitor
     {"a":1.10,"b":"x=y","c":{"z": null}}
@@ -104,8 +108,11 @@ fn what_goes_wrong_with_a_call_has_a_code_and_a_line() {
         call(&["call", "notes__slow_count", "two=2"]),
         call(&["call", "notes__slow_count", "to=2", "two=2"]),
         call(&["call", "notes__slow_count", "to"]),
+        call(&["call", "notes__slow_count", "{\"to\":2}"]),
         call(&["call", "notes__slow_cuont", "to=2"]),
         call(&["call", "notes__unheard-of-by-anybody"]),
+        call(&["call", "notes/unheard-of-by-anybody"]),
+        call(&["call", "notes/add_note", "text=x", "--as", "visitor"]),
         call(&["call", "notes__add_note", "text=x", "--as", "visitor"]),
         call(&["call", "notes__echo", "--as", "nobody"]),
         call(&["call", "gone__echo"]),
@@ -128,12 +135,23 @@ fn what_goes_wrong_with_a_call_has_a_code_and_a_line() {
 
     For more information, try '--help'.
     => 2
+    $ weir call notes__slow_count {"to":2}
+    ! error: invalid value '{"to":2}' for '[ARGUMENT=VALUE]...': all arguments as one JSON object follow --args, as in --args '{"n": 1}'
+
+    For more information, try '--help'.
+    => 2
     $ weir call notes__slow_cuont to=2
     ! weir: no tool `notes__slow_cuont`; did you mean `notes__slow_count`?
     => 2
     $ weir call notes__unheard-of-by-anybody
     ! weir: no tool `notes__unheard-of-by-anybody`; `weir list tools` shows what there is
     => 2
+    $ weir call notes/unheard-of-by-anybody
+    ! weir: no tool `notes/unheard-of-by-anybody`; `weir list tools` shows what there is
+    => 2
+    $ weir call notes/add_note text=x --as visitor
+    ! weir: the policy hides the tool `notes/add_note` from this client
+    => 6
     $ weir call notes__add_note text=x --as visitor
     ! weir: the policy hides the tool `notes__add_note` from this client
     => 6

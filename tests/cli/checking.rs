@@ -25,7 +25,7 @@ url = \"http://127.0.0.1:9/mcp\"
     let (code, out, err) = weir(folder.path(), &["check"]);
     assert_eq!(code, 4);
     assert_snapshot!(out + &err, @r"
-    ok    house  library  2 prompts, 0 tools, 0 resources, 0 resource templates
+    ok    house  library  2 prompts
     down  gone   it cannot be started: no such program: /nonexistent/server; install it, or correct `command`
     down  away   127.0.0.1:9: Connection refused (os error 111)
     weir: 2 of 3 upstreams cannot be used: gone, away
@@ -49,9 +49,9 @@ fn check_fails_for_an_upstream_that_is_up_and_cannot_be_listed() {
     let (code, out, err) = weir(folder.path(), &["check"]);
     assert_eq!(code, 4);
     assert_snapshot!(out + &err, @r"
-    down  hub  stdio 2025-06-18, but could not be listed: tools/list
-     WARN list request failed, last list stays upstream=hub kind=tool error=it refuses `tools/list`: no
-    weir: 1 of 1 upstreams cannot be used: hub
+    incomplete  hub  stdio 2025-06-18, but could not be listed: tools/list  1 prompt
+                     warning: list request failed, last list stays: tool, it refuses `tools/list`: no
+    weir: 1 of 1 upstreams not complete: hub
     ");
 }
 
@@ -98,7 +98,7 @@ fn check_and_explain_name_what_clients_know_by_an_altered_name() {
     let (code, out, err) = weir(folder.path(), &["check"]);
     assert_eq!((code, err.as_str()), (0, ""));
     assert_snapshot!(out, @r#"
-    ok    hub  stdio 2025-06-18  0 prompts, 5 tools, 0 resources, 0 resource templates
+    ok    hub  stdio 2025-06-18  5 tools
                altered: tool "a.b" is hub__a_b_1b1ee3d3 for clients: it has other characters than A-Z, a-z, 0-9, _ and -
                altered: tool "a/b" is hub__a_b_2d8efb71 for clients: it has other characters than A-Z, a-z, 0-9, _ and -
                altered: tool "long_long_long_long_long_long_long_long_long_long_long_long_" is hub__ong_long_long_long_long_long_long_long_dd85a315 for clients: it is too long
@@ -128,9 +128,16 @@ fn check_tells_of_prompt_files_that_are_left_out() {
     let bad = "---\narguments:\n  - name: who\n    require: true\n---\nHello!\n";
     std::fs::write(folder.path().join("prompts/bad.md"), bad).expect("written");
     let (code, out, err) = weir(folder.path(), &["check"]);
-    assert_eq!(code, 0);
-    assert!(out.starts_with("ok    house  library"), "{out}");
-    assert!(err.contains("bad.md:4") && err.contains("require"), "{err}");
+    assert_eq!(code, 4);
+    assert_snapshot!(out + &err, @r"
+    incomplete  house  library  2 prompts
+                       left out: file bad.md:4: unknown field `require`, expected one of name, title, description, required, default, values
+    weir: 1 of 1 upstreams not complete: house
+    ");
+    let (code, out, _) = weir(folder.path(), &["check", "--json"]);
+    assert_eq!(code, 4);
+    assert!(out.contains(r#""ok":false,"incomplete":true,"state":"library""#), "{out}");
+    assert!(out.contains(r#""problems":["file bad.md:4: unknown field"#), "{out}");
 }
 
 #[test]
@@ -368,7 +375,7 @@ fn check_names_the_clients_that_see_a_part_of_a_list_on_its_first_page() {
     let (code, out, err) = weir(folder.path(), &["check"]);
     assert_eq!(code, 0);
     assert_snapshot!(out + &err, @r"
-    ok    hub  stdio 2025-06-18  4 prompts, 3 tools, 0 resources, 0 resource templates
+    ok    hub  stdio 2025-06-18  4 prompts, 3 tools
     warning: protocol.page_size: a client that reads only the first page sees 2 of 4 prompts: clients with the role local, bob
     warning: protocol.page_size: a client that reads only the first page sees 2 of 3 tools: ann, cid, clients with the role local
     ");

@@ -94,8 +94,9 @@ fn a_client_is_made_rotated_and_removed() {
     "#);
     assert_snapshot!(shown(folder, &["list", "--as", "ann"]), @r"
     $ weir list --as ann
-    house__greeting     Greets somebody.
-    house__secret-plan  Nobody may see it.
+    prompts
+      house__greeting     Greets somebody.
+      house__secret-plan  Nobody may see it.
     => 0
     ");
 
@@ -383,7 +384,7 @@ expires = 2199-01-02T03:04:05Z
     let folder = folder(config);
     assert_snapshot!(shown(folder.path(), &["check"]), @r"
     $ weir check
-    ok    house  library  2 prompts, 0 tools, 0 resources, 0 resource templates
+    ok    house  library  2 prompts
     ! warning: roles.idle: no client has this role
      --> weir.toml:7:8
       |

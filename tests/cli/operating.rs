@@ -282,6 +282,18 @@ fn status_says_how_everything_is_doing_and_its_exit_code_whether_all_is_well() {
 }
 
 #[test]
+fn status_names_prompt_files_with_a_mistake() {
+    let served = Served::start_in(OPEN, |folder| {
+        std::fs::write(folder.join("prompts/bad.md"), "Hello!\n").expect("written");
+    });
+    served.wait_for("/readyz?verbose", |_, body| body.contains("[+]upstream house"));
+    let (code, out, err) = served.weir(&["status"]);
+    let out = out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(out.contains("left out: file bad.md:1: there is no front matter: begin"), "{out}");
+}
+
+#[test]
 fn what_is_down_is_told_with_its_reason_and_whose_move_it_is() {
     let served = Served::start(&format!(
         "{OPEN}[upstreams.gone]\ncommand = \"/nonexistent/server\"\nrequired = true\n"

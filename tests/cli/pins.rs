@@ -144,6 +144,7 @@ fn what_is_locked_is_not_served_until_it_is_approved() {
       |
     2 | [upstreams.house]
       |            ^^^^^ look at it with `weir pins diff`, then `weir pins approve house`
+    weir: no items
     => 0
     $ weir get house__greeting who=Ada
     ! warning: upstreams.house.guard: the lock file approves nothing of this upstream, so nothing is served
@@ -162,7 +163,8 @@ fn what_is_locked_is_not_served_until_it_is_approved() {
       |            ^^^^^ look at it with `weir pins diff`, then `weir pins approve house`
     => 0
     $ weir list
-    house__greeting  Greets somebody.
+    prompts
+      house__greeting  Greets somebody.
     => 0
     $ weir list
     ! error: guard.lock_file: the lock file cannot be used: `upstreams.house` is malformed
@@ -308,7 +310,7 @@ fn check_and_call_say_that_an_item_is_held_back_and_which_command_shows_it() {
     output += &shown(folder, &["check"]);
     assert_snapshot!(output, @r#"
     $ weir check
-    ok    hub  stdio 2025-06-18  0 prompts, 1 tool, 0 resources, 0 resource templates
+    ok    hub  stdio 2025-06-18  1 tool
                left out: tool "add" is held back until it is approved: `weir pins diff hub/add` shows it, `weir pins approve hub/add` approves it
                left out: tool "old" is held back until it is approved: `weir pins diff hub/old` shows it, `weir pins approve hub/old` approves it
     => 0
@@ -325,7 +327,7 @@ fn check_and_call_say_that_an_item_is_held_back_and_which_command_shows_it() {
     changed  hub/add (tool)
     => 0
     $ weir check
-    ok    hub  stdio 2025-06-18  0 prompts, 2 tools, 0 resources, 0 resource templates
+    ok    hub  stdio 2025-06-18  2 tools
                left out: tool "old" is held back until it is approved: `weir pins diff hub/old` shows it, `weir pins approve hub/old` approves it
     => 0
     "#);

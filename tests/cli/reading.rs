@@ -85,6 +85,7 @@ fn complete_prints_what_may_follow() {
     let complete = |arguments: &[&str]| shown(folder.path(), &[&["complete"], arguments].concat());
     let all = [
         complete(&["prompt", "notes__summarize-notes", "style=b"]),
+        complete(&["prompt", "notes/summarize-notes", "style=br"]),
         complete(&["prompt", "notes__summarize-notes", "style=b", "--json"]),
         complete(&["template", "note:///{id}", "id="]),
         complete(&["prompt", "notes__summarize-notes", "stile=b"]),
@@ -98,6 +99,9 @@ fn complete_prints_what_may_follow() {
     $ weir complete prompt notes__summarize-notes style=b
     brief
     bullets
+    => 0
+    $ weir complete prompt notes/summarize-notes style=br
+    brief
     => 0
     $ weir complete prompt notes__summarize-notes style=b --json
     {"completion":{"hasMore":false,"total":2,"values":["brief","bullets"]}}

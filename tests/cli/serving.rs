@@ -180,7 +180,7 @@ fn a_signal_while_it_ends_kills_a_child_that_will_not() {
 
 #[test]
 fn a_signal_lets_the_calls_of_a_stdio_client_end() {
-    let folder = folder(&scripted("hub"));
+    let folder = folder(&format!("[log]\nlevel = \"info\"\n{}", scripted("hub")));
     // Reports the request through one named pipe, and responds after a line from another.
     let hesitant = r#"'$(echo asked > asked; read -r _ < go)'"result":{"messages":[]}"#;
     let slow = r#""result":{"prompts":[{"name":"slow"}]}"#;

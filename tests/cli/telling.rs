@@ -78,6 +78,9 @@ fn there_is_a_script_for_every_shell() {
     }
 }
 
+/// Request of a modern client.
+const LIST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+
 #[test]
 fn weir_log_overrides_the_level_of_the_configuration() {
     let config = |level: &str| {
@@ -88,10 +91,9 @@ fn weir_log_overrides_the_level_of_the_configuration() {
     let is_debug = |level: &str, variable: Option<&str>| {
         let folder = folder(&config(level));
         let mut weir = Command::from_std(crate::program());
+        // It exits after the response, for which the upstream has been listed.
         weir.arg("stdio").current_dir(folder.path()).env_remove("WEIR_LOG");
-        // The answer waits for the list, which is read in the debug log.
-        let list = r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
-        weir.write_stdin(format!("{list}\n"));
+        weir.write_stdin(format!("{LIST}\n"));
         weir.envs(variable.map(|it| ("WEIR_LOG", it)));
         let output = weir.output().expect("it runs");
         assert!(output.status.success());
@@ -154,4 +156,46 @@ fn connect_says_which_file_its_entry_belongs_in() {
         assert!(output.status.success() && report.contains(&line), "{report}");
         assert!(!file.exists());
     }
+}
+
+#[test]
+fn stdio_without_a_level_logs_warnings_as_text_and_serve_logs_all_as_json() {
+    let gone = "[upstreams.house]\nprompts_dir = \"prompts\"\n\
+                [upstreams.gone]\ncommand = \"/nonexistent/server\"\n";
+    let ping = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n";
+    let logged = |log: &str| {
+        let folder = folder(&format!("[server]\nlisten = \"127.0.0.1:0\"\n{log}{gone}"));
+        let (mut weir, mut output) = super::stdio(folder.path(), &[]);
+        let mut input = weir.child.stdin.take().expect("a pipe");
+        std::io::Write::write_all(&mut input, ping.as_bytes()).expect("it reads");
+        output.wait_for("\"id\":1");
+        let line = weir.wait_for_log("upstream disconnected");
+        drop(input);
+        assert!(weir.wait().success());
+        (line, weir.wait_for_whole_log().join("\n"))
+    };
+    let (line, all) = logged("");
+    assert!(line.contains(" WARN upstream disconnected upstream=gone"), "{line}");
+    assert!(!all.contains("INFO"), "{all}");
+    let (line, all) = logged("[log]\nformat = \"json\"\n");
+    assert!(line.starts_with('{') && !all.contains("\"INFO\""), "{all}");
+    let (line, _) = logged("[log]\nlevel = \"info\"\n");
+    assert!(line.starts_with('{'), "{line}");
+
+    let folder = folder(&format!("[server]\nlisten = \"127.0.0.1:0\"\n{gone}"));
+    let mut weir = serve(folder.path());
+    let line = weir.wait_for_log("upstream connected");
+    assert!(line.starts_with('{') && line.contains("\"INFO\""), "{line}");
+    weir.end();
+}
+
+#[test]
+fn help_names_the_demonstration_only_where_its_servers_are() {
+    let help = |folder: &std::path::Path| {
+        let mut weir = Command::from_std(crate::program());
+        let output = weir.args(["list", "--help"]).current_dir(folder).output().expect("it runs");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    assert!(help(std::path::Path::new(env!("CARGO_MANIFEST_DIR"))).contains("--demo"));
+    assert!(!help(folder("").path()).contains("--demo"));
 }

@@ -18,7 +18,7 @@ use crate::lab::process::state_of;
 use crate::lab::{PATIENCE, wait_until};
 
 /// Terminal, and the program that runs on it.
-struct Terminal {
+pub(super) struct Terminal {
     ours: File,
     theirs: File,
     screen: Arc<Mutex<vt100::Parser>>,
@@ -27,7 +27,7 @@ struct Terminal {
 
 impl Terminal {
     /// Starts a command with the terminal as its controlling terminal.
-    fn start(command: &Command, rows: u16, columns: u16) -> Self {
+    pub(super) fn start(command: &Command, rows: u16, columns: u16) -> Self {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
         grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("its other end");
         let path = ptsname(&ours, Vec::new()).expect("it has a name").into_string().expect("text");
@@ -65,12 +65,12 @@ impl Terminal {
         tcsetwinsize(&self.ours, size(rows, columns)).expect("it has a size");
     }
 
-    fn press(&mut self, keys: &[u8]) {
+    pub(super) fn press(&mut self, keys: &[u8]) {
         self.ours.write_all(keys).expect("it listens");
     }
 
     /// Waits until the screen is as expected, and returns its text.
-    fn wait_for(&self, expected: impl Fn(&vt100::Screen, &str) -> bool) -> String {
+    pub(super) fn wait_for(&self, expected: impl Fn(&vt100::Screen, &str) -> bool) -> String {
         let start = Instant::now();
         loop {
             let parser = self.screen.lock().expect("the lock is not poisoned");
@@ -92,7 +92,7 @@ impl Terminal {
         is_cooked && !parser.screen().alternate_screen() && !parser.screen().hide_cursor()
     }
 
-    fn ends_with(&mut self, code: i32) {
+    pub(super) fn ends_with(&mut self, code: i32) {
         assert_eq!(wait_for_exit(&mut self.program).code(), Some(code));
         // The last output may still be on its way.
         wait_until("the terminal is as it was", || self.is_restored());

@@ -95,7 +95,7 @@ fn secrets(upstream: &weir_config::UpstreamConfig) -> Vec<(String, String)> {
             let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
             headers.iter().map(|(name, value)| (name.to_string(), text(value.as_bytes()))).collect()
         }
-        UpstreamSource::Library { .. } | UpstreamSource::OnOneReplica { .. } => Vec::new(),
+        UpstreamSource::Library { .. } | UpstreamSource::Notice { .. } | UpstreamSource::OnOneReplica { .. } => Vec::new(),
     }
 }
 
@@ -601,7 +601,7 @@ fn the_starter_passes_the_check_and_says_what_is_next() {
     ");
     assert_eq!(user_home.files("project"), ["prompts", "weir.toml"]);
     let done = user_home.weir(&["check"]);
-    assert_snapshot!(done.out, @"ok    prompts  library  1 prompt, 0 tools, 0 resources, 0 resource templates");
+    assert_snapshot!(done.out, @"ok    prompts  library  1 prompt");
     assert_eq!((done.code, done.err.as_str()), (0, ""));
     let done = user_home.weir(&["get", "prompts__explain-error", "error=boom"]);
     assert!(done.code == 0 && done.out.contains("boom"), "{}", done.out);

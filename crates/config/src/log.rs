@@ -8,10 +8,18 @@ settings! {
     /// Weir's own log, always on standard error.
     pub struct LogConfig {
         /// The least severe level that is logged. A reload changes it. The variable `WEIR_LOG`
-        /// overrides it, for example `WEIR_LOG=weir=debug`.
-        level: tracing::Level = tracing::Level::INFO, choice(&LOG_LEVELS);
-        /// Format of the lines. `pretty` is for people, `json` for machines; `auto` is `pretty` on
-        /// a terminal and `json` elsewhere.
+        /// overrides it, for example `WEIR_LOG=weir=debug`. Without this key it is `info`; for
+        /// `weir stdio` it is `warn` unless standard error is a terminal, because clients show each
+        /// line as an error.
+        ///
+        /// ```toml
+        /// level = "info"
+        /// ```
+        level: Option<tracing::Level> = None,
+            choice(&LOG_LEVELS).optional().default_text("`info`; for `weir stdio`, `warn`");
+        /// Format of the lines. `pretty` is for people, and shorter on a terminal; `json` is for
+        /// machines. `auto` is `pretty` on a terminal, and for `weir stdio` without a `level`, and
+        /// `json` elsewhere.
         format: LogFormat = LogFormat::Auto, variant();
     }
 }

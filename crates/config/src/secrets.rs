@@ -69,7 +69,8 @@ settings! {
         file: Option<PathBuf> = None, path("path").optional();
         /// A program and its arguments, whose standard output is the secret; one newline at its end
         /// is removed. It is started without a shell, may run for at most 30 s, and is not started
-        /// by `weir check --offline`.
+        /// by `weir check --offline`. If it fails, the error has the last line of its standard
+        /// error, without what it wrote to standard output.
         ///
         /// ```toml
         /// token = { command = ["op", "read", "op://vault/github/token"] }

@@ -103,11 +103,7 @@ pub(super) fn split(source: &str) -> Result<(FrontMatter, &str, usize), Mistake>
         }
         at += line.len();
     }
-    let what = if at == 0 {
-        "there is no front matter: the first line must be `---`"
-    } else {
-        "the front matter is never closed by a second line of `---`"
-    };
+    let what = if at == 0 { NO_FRONT_MATTER } else { OPEN_FRONT_MATTER };
     Err(Mistake::new(1, what))
 }
 
@@ -150,6 +146,12 @@ fn describe(error: &serde_saphyr::Error) -> String {
         serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
             format!("key `{key}` stands here twice")
         }
+        serde_saphyr::Error::Unexpected { expected: "string scalar", .. } => {
+            "expected a text: put it in quotes if it begins with `[`, `{` or another sign".to_owned()
+        }
+        serde_saphyr::Error::Unexpected { expected: "mapping start", .. } => {
+            "expected a key and a value, such as `description: Reviews a change`".to_owned()
+        }
         other => {
             let text = other.to_string();
             let place = other
@@ -159,6 +161,12 @@ fn describe(error: &serde_saphyr::Error) -> String {
         }
     }
 }
+
+const NO_FRONT_MATTER: &str =
+    "there is no front matter: begin the file with a line `---`, a line such as \
+     `description: Reviews a change` and another line `---`; the prompt follows";
+
+const OPEN_FRONT_MATTER: &str = "the front matter is never closed by a second line of `---`";
 
 #[cfg(test)]
 mod tests {
@@ -191,14 +199,11 @@ mod tests {
 
     #[test]
     fn front_matter_that_is_missing_or_open_is_reported() {
-        assert_eq!(
-            mistake("text"),
-            (1, "there is no front matter: the first line must be `---`".to_owned())
-        );
-        assert_eq!(
-            mistake(""),
-            (1, "there is no front matter: the first line must be `---`".to_owned())
-        );
+        let missing = "there is no front matter: begin the file with a line `---`, a line such as \
+                       `description: Reviews a change` and another line `---`; the prompt follows";
+        assert_eq!(mistake("text"), (1, missing.to_owned()));
+        assert_eq!(mistake(""), (1, missing.to_owned()));
+        assert!(split("---\ndescription: Reviews a change\n---\nReview it.\n").is_ok());
         assert_eq!(
             mistake("---\nname: a\n"),
             (1, "the front matter is never closed by a second line of `---`".to_owned())
@@ -209,13 +214,17 @@ mod tests {
     fn a_mistake_in_the_yaml_is_reported_with_the_line_of_the_file() {
         let unknown = "unknown field `titel`, expected one of name, title, description, version, arguments, messages";
         let budget = "anchors, aliases, or more than a front matter may hold";
+        let text = "expected a text: put it in quotes if it begins with `[`, `{` or another sign";
+        let mapping = "expected a key and a value, such as `description: Reviews a change`";
         for (source, line, what) in [
             ("---\nname: a\ntitel: b\n---\n", 3, unknown),
             ("---\nname: a\nname: b\n---\n", 3, "key `name` stands here twice"),
-            ("---\nname: [a\n---\n", 2, "expected string scalar"),
+            ("---\nname: [a\n---\n", 2, text),
+            ("---\n\nHello!\n---\n", 3, mapping),
+            ("---\nmessages:\n- Hello!\n---\n", 3, mapping),
             ("---\narguments:\n- title: x\n---\n", 3, "missing field `name`"),
             ("---\nname: &a x\n---\n", 2, budget),
-            ("---\nversion: {a: b}\n---\n", 2, "expected string scalar"),
+            ("---\nversion: {a: b}\n---\n", 2, text),
         ] {
             assert_eq!(mistake(source), (line, what.to_owned()));
         }

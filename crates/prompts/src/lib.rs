@@ -87,6 +87,12 @@ impl Library {
         self.loaded().find(name)?.complete(argument, prefix)
     }
 
+    /// Describes the mistakes of the last reading, each with file and line. A file with a mistake is
+    /// not served as it stands.
+    pub fn mistakes(&self) -> Vec<String> {
+        self.loaded().problems.iter().map(PromptProblem::to_string).collect()
+    }
+
     /// Watches for changes of a definition, a text or the set of prompts.
     pub fn changes(&self) -> tokio::sync::watch::Receiver<u64> {
         self.generation.subscribe()
@@ -192,7 +198,7 @@ mod tests {
     }
 
     fn problems(library: &Library) -> Vec<String> {
-        library.loaded().problems.iter().map(PromptProblem::to_string).collect()
+        library.mistakes()
     }
 
     /// Reads the folder once, as `watch` does; returns whether clients were notified of a change.

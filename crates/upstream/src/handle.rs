@@ -18,6 +18,7 @@ use crate::health::keyed_backoff::KeyedBackoff;
 use crate::health::on_demand::{OnDemand, UsageGuard};
 use crate::health::status_report::State;
 use crate::input_requests::{InputBudget, MAX_SUSPENDED};
+use crate::session::connection::UpstreamConnection;
 use crate::session::connector::Connector;
 use crate::session::session_pool::SessionPool;
 use crate::shared::Shared;
@@ -244,6 +245,15 @@ impl Upstream {
     /// Each is bounded and free of control characters. Empty for an upstream without a process.
     pub fn stderr_tail(&self, lines: usize) -> Vec<String> {
         self.shared.health.stderr_tail(lines)
+    }
+
+    /// Mistakes in files of a prompt library, each with file and line: such a file is not served as
+    /// it stands. Empty for an upstream of another kind.
+    pub fn file_mistakes(&self) -> Vec<String> {
+        match &*self.shared.connection.borrow() {
+            Some(UpstreamConnection::Library(library)) => library.mistakes(),
+            Some(UpstreamConnection::Session(_) | UpstreamConnection::Notice(_)) | None => Vec::new(),
+        }
     }
 
     /// End of the circuit breaker's open period, if the breaker is open.

@@ -2,13 +2,12 @@
 //!
 //! Invariant: both forms contain the same statements in the same order.
 
-use std::io::{self, Write};
-
 use serde::{Serialize, Serializer};
 use strum::{Display, IntoStaticStr};
 
 use crate::cli::exit::Failure;
 use crate::cli::output::render::{counted, sanitize_line};
+use crate::cli::output::wrapped_text::WrappedText;
 use weir_mcp::kind::Kind;
 
 /// Complete explanation of a name.
@@ -188,33 +187,34 @@ impl Explanation {
         Err(first.unwrap_or(StatementTopic::Listed).failure(text))
     }
 
-    /// Writes the explanation as text.
-    pub(super) fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    /// Formats the explanation.
+    pub(super) fn to_text(&self, mut out: WrappedText) -> String {
         for (at, finding) in self.findings.iter().enumerate() {
             if at > 0 {
-                writeln!(out)?;
+                out.add_gap();
             }
             let title = sanitize_line(&finding.title(&self.name));
             let verdict = describe_visible(finding.visible);
-            match (&self.viewer, finding.visibilities.len()) {
-                (Some(client), _) => writeln!(out, "{verdict} to {client}: {title}")?,
-                (None, 0) => writeln!(out, "{verdict}: {title}")?,
-                (None, _) if !finding.visible => writeln!(out, "{verdict} to any role: {title}")?,
+            let headline = match (&self.viewer, finding.visibilities.len()) {
+                (Some(client), _) => format!("{verdict} to {client}: {title}"),
+                (None, 0) => format!("{verdict}: {title}"),
+                (None, _) if !finding.visible => format!("{verdict} to any role: {title}"),
                 (None, all) => {
                     let seeing = finding.visibilities.iter().filter(|role| role.visible).count();
                     let all = counted(all as u64, "role");
-                    writeln!(out, "{verdict} to {seeing} of {all}: {title}")?;
+                    format!("{verdict} to {seeing} of {all}: {title}")
                 }
-            }
-            write_statements(out, &finding.statements)?;
+            };
+            out.add("", 0, &headline, 4);
+            add_statements(&mut out, &finding.statements);
             for visibility in &finding.visibilities {
                 match &self.viewer {
-                    Some(_) => write_statements(out, &visibility.statements)?,
-                    None => write_visibility(out, visibility)?,
+                    Some(_) => add_statements(&mut out, &visibility.statements),
+                    None => add_visibility(&mut out, visibility),
                 }
             }
         }
-        Ok(())
+        out.finish()
     }
 }
 
@@ -226,14 +226,14 @@ fn describe_visible(visible: bool) -> &'static str {
     if visible { "visible" } else { "not visible" }
 }
 
-fn write_statements(out: &mut dyn Write, statements: &[Statement]) -> io::Result<()> {
-    statements
-        .iter()
-        .try_for_each(|it| writeln!(out, "  {:9} {}", it.about, sanitize_line(&it.text)))
+fn add_statements(out: &mut WrappedText, statements: &[Statement]) {
+    for statement in statements {
+        add_statement(out, <&'static str>::from(statement.about), &statement.text);
+    }
 }
 
-/// Writes the statements about one role on one line.
-fn write_visibility(out: &mut dyn Write, visibility: &Visibility) -> io::Result<()> {
+/// Adds the statements about one role as one.
+fn add_visibility(out: &mut WrappedText, visibility: &Visibility) {
     let verdict = describe_visible(visibility.visible);
     let statements = visibility.statements.iter().map(|statement| match statement.about {
         about @ (StatementTopic::Allowed | StatementTopic::Denied)
@@ -244,5 +244,12 @@ fn write_visibility(out: &mut dyn Write, visibility: &Visibility) -> io::Result<
         _ => statement.text.clone(),
     });
     let statements = statements.collect::<Vec<_>>().join("; ");
-    writeln!(out, "  {:9} {}: {verdict}; {}", "role", visibility.role, sanitize_line(&statements))
+    add_statement(out, "role", &format!("{}: {verdict}; {statements}", visibility.role));
+}
+
+/// Adds a line of text behind its topic.
+fn add_statement(out: &mut WrappedText, topic: &str, text: &str) {
+    let head = format!("  {topic:9} ");
+    let indent = if out.is_wide() { head.len() } else { 4 };
+    out.add(&head, head.len(), &sanitize_line(text), indent);
 }

@@ -4,8 +4,9 @@
 //! over HTTP, both from `examples/`. It runs from the root of the repository and needs the
 //! examples to be built.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -45,6 +46,16 @@ impl Demo {
     }
 }
 
+/// Returns whether this process can run the demonstration: the help of other ones does not name it.
+pub(crate) fn is_available() -> bool {
+    static AVAILABLE: LazyLock<bool> =
+        LazyLock::new(|| Path::new(PROMPTS).is_dir() && examples_folder().is_ok());
+    *AVAILABLE
+}
+
+/// Folder of prompts in the repository, which [`CONFIG`] names.
+const PROMPTS: &str = "prompts/engineering";
+
 /// Folder of the built examples, next to the program.
 fn examples_folder() -> Result<PathBuf, Failure> {
     let program = std::env::current_exe().ok();
@@ -60,7 +71,7 @@ fn examples_folder() -> Result<PathBuf, Failure> {
     folder.filter(built).ok_or_else(missing)
 }
 
-async fn start_http_server(program: &std::path::Path) -> Result<(Child, String), Failure> {
+async fn start_http_server(program: &Path) -> Result<(Child, String), Failure> {
     let failed =
         |what: &str| Failure::Unreachable(format!("the demonstration's HTTP server {what}"));
     let mut server = Command::new(program)

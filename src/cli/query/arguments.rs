@@ -35,6 +35,11 @@ pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
 
 /// Parses `NAME=TEXT` or `NAME:=JSON`.
 pub(crate) fn parse_argument(text: &str) -> Result<TypedArgument, String> {
+    // The form of many other programs. It may contain a `=`.
+    if Object::parse(text.to_owned()).is_ok() {
+        let hint = "all arguments as one JSON object follow --args, as in --args '{\"n\": 1}'";
+        return Err(hint.to_owned());
+    }
     let (name, value) =
         parse_pair(text).map_err(|expected| format!("{expected} or ARGUMENT:=JSON"))?;
     let Some(name) = name.strip_suffix(':') else {
@@ -307,6 +312,15 @@ mod tests {
         the argument `o` of `t` must be of type object, and `{"a":1},"b":{}` is not
         "#);
         assert!(parse_argument("x:={").is_err() && parse_argument("x").is_err());
+    }
+
+    #[test]
+    fn an_object_in_place_of_an_argument_is_answered_with_the_option_for_it() {
+        for text in [r#"{"a":1}"#, r#" {"a":"x=y"} "#] {
+            let refused = parse_argument(text).expect_err("an object");
+            assert!(refused.contains("follow --args"), "{refused}");
+        }
+        assert!(parse_argument("{a}=1").is_ok());
     }
 
     fn checked(schema: &str, given: &[&str]) -> String {

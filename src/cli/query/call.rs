@@ -15,7 +15,7 @@ use weir_mcp::kind::Kind;
 /// Arguments of `weir call`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The tool's name, as `weir list tools` shows it.
+    /// The tool's name, as `weir list tools` shows it, or UPSTREAM/NAME as in rules.
     #[arg(value_hint = clap::ValueHint::Other)]
     name: String,
     /// The tool's arguments: text of the type in the tool's schema, or ARGUMENT:=JSON.
@@ -51,20 +51,20 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 }
 
 async fn call(oneshot: &OneShotGateway, args: &Args, given: Option<Object>) -> Result<(), Failure> {
-    let takes = AcceptedArguments::of_tool(&oneshot.find_definition(Kind::Tool, &args.name)?);
+    let (name, tool) = oneshot.find_definition(Kind::Tool, &args.name)?;
+    let takes = AcceptedArguments::of_tool(&tool);
     if given.is_none() {
-        takes.check(&args.name, args.arguments.iter().map(|given| &*given.name), true)?;
+        takes.check(&name, args.arguments.iter().map(|given| &*given.name), true)?;
     }
     let mut arguments = given.unwrap_or_default();
     for given in &args.arguments {
-        arguments.set(given.name.to_string(), takes.value(&args.name, given)?);
+        arguments.set(given.name.to_string(), takes.value(&name, given)?);
     }
-    let name = json::quote(&args.name);
-    let params = object([("name", name), ("arguments", arguments.to_bytes())]);
+    let params = object([("name", json::quote(&name)), ("arguments", arguments.to_bytes())]);
     let answer = send_request(oneshot, Method::CallTool, params).await?;
     answer.print(render::write_tool_result)?;
     match answer.result.get("isError") {
-        Some("true") => Err(Failure::ErrorResponse(format!("{}: the tool failed", args.name))),
+        Some("true") => Err(Failure::ErrorResponse(format!("{name}: the tool failed"))),
         _ => Ok(()),
     }
 }

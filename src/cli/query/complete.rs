@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// Kind of the item that the argument belongs to.
     #[arg(value_parser = kind_parser())]
     kind: Kind,
-    /// The prompt's name, or the URI template, as `weir list` shows it.
+    /// The prompt's name, or the URI template, as `weir list` shows it; or UPSTREAM/NAME of a prompt.
     #[arg(value_hint = clap::ValueHint::Other)]
     name: String,
     /// The argument to complete, with the beginning of its value, which may be empty.
@@ -48,14 +48,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 }
 
 async fn complete(oneshot: &OneShotGateway, args: &Args) -> Result<(), Failure> {
-    let definition = oneshot.find_definition(args.kind, &args.name)?;
+    let (key, definition) = oneshot.find_definition(args.kind, &args.name)?;
     let (name, value) = &args.argument;
     if args.kind == Kind::Prompt {
         let takes = AcceptedArguments::of_prompt(&definition);
         let given = args.given.iter().map(|(name, _)| name).chain([name]);
-        takes.check(&args.name, given.map(String::as_str), false)?;
+        takes.check(&key, given.map(String::as_str), false)?;
     }
-    let answer = send_request(oneshot, Method::Complete, params(args, name, value)).await?;
+    let answer = send_request(oneshot, Method::Complete, params(args, &key, name, value)).await?;
     answer.print(render::write_values)?;
     let completion = answer.result.get_object("completion").unwrap_or_default();
     if completion.get("hasMore") == Some("true") && !oneshot.json {
@@ -66,12 +66,12 @@ async fn complete(oneshot: &OneShotGateway, args: &Args) -> Result<(), Failure> 
     Ok(())
 }
 
-fn params(args: &Args, name: &str, value: &str) -> Object {
+fn params(args: &Args, key: &str, name: &str, value: &str) -> Object {
     let (kind, member) = match args.kind.has_name() {
         true => ("ref/prompt", "name"),
         false => ("ref/resource", "uri"),
     };
-    let reference = object([("type", json::quote(kind)), (member, json::quote(&args.name))]);
+    let reference = object([("type", json::quote(kind)), (member, json::quote(key))]);
     let argument = object([("name", json::quote(name)), ("value", json::quote(value))]);
     let mut params = object([("ref", reference.to_bytes()), ("argument", argument.to_bytes())]);
     if !args.given.is_empty() {

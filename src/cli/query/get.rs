@@ -13,7 +13,7 @@ use weir_mcp::kind::Kind;
 /// Arguments of `weir get`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The prompt's name, as `weir list` shows it.
+    /// The prompt's name, as `weir list prompts` shows it, or UPSTREAM/NAME as in rules.
     #[arg(value_hint = clap::ValueHint::Other)]
     name: String,
     /// The prompt's arguments, which are texts.
@@ -28,11 +28,11 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let selection = UpstreamSelection::OwnersOf(Kind::Prompt, &args.name);
     OneShotGateway::run(&args.query, selection, async |oneshot| {
-        let prompt = oneshot.find_definition(Kind::Prompt, &args.name)?;
+        let (name, prompt) = oneshot.find_definition(Kind::Prompt, &args.name)?;
         let takes = AcceptedArguments::of_prompt(&prompt);
-        takes.check(&args.name, args.arguments.iter().map(|(name, _)| &**name), true)?;
+        takes.check(&name, args.arguments.iter().map(|(name, _)| &**name), true)?;
         let arguments = texts(&args.arguments).to_bytes();
-        let params = object([("name", json::quote(&args.name)), ("arguments", arguments)]);
+        let params = object([("name", json::quote(&name)), ("arguments", arguments)]);
         send_request(oneshot, Method::GetPrompt, params).await?.print(render::write_messages)
     })
     .await

@@ -145,12 +145,12 @@ impl OneShotGateway {
         upstreams.into_iter().find(|upstream| upstream.name().as_str() == name)
     }
 
-    /// Finds the item of a public name or URI; the failure tells the owner of the configuration why
-    /// there is none.
+    /// Finds the item of a public name or URI, or of a name as in rules, `<upstream>/<original
+    /// name>`; the failure tells the owner of the configuration why there is none.
     pub(crate) fn find_item(&self, kind: Kind, key: &str) -> Result<Arc<ExportedItem>, Failure> {
         let resolve = |view: &RoleView| match kind {
             Kind::Resource => view.resolve_uri(key),
-            _ => view.resolve(kind, key),
+            _ => view.resolve(kind, key).or_else(|| find_by_own_name(view, kind, key)),
         };
         let view = self.client_context.view();
         if let Some(target) = resolve(&view) {
@@ -196,13 +196,24 @@ impl OneShotGateway {
         })
     }
 
-    /// Finds the definition of an item, like [`Self::find_item`].
-    pub(crate) fn find_definition(&self, kind: Kind, key: &str) -> Result<Object, Failure> {
-        Ok(Object::parse(self.find_item(kind, key)?.json.clone()).unwrap_or_default())
+    /// Finds the definition of an item, like [`Self::find_item`], and its public name.
+    pub(crate) fn find_definition(
+        &self,
+        kind: Kind,
+        key: &str,
+    ) -> Result<(String, Object), Failure> {
+        let item = self.find_item(kind, key)?;
+        Ok((item.key.to_string(), Object::parse(item.json.clone()).unwrap_or_default()))
     }
 
     /// Describes which upstreams that are visible to a client could not be listed, and why.
     pub(crate) fn describe_unlisted(&self, viewer: &ClientContext, kind: Kind) -> Option<String> {
+        let reasons = self.unlisted_reasons(viewer, kind);
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+
+    /// Describes each upstream that is visible to a client and could not be listed.
+    pub(crate) fn unlisted_reasons(&self, viewer: &ClientContext, kind: Kind) -> Vec<String> {
         let view = viewer.view();
         let problems = self.app.gateway().problems();
         let why = |name: &UpstreamName| {
@@ -217,8 +228,7 @@ impl OneShotGateway {
             };
             format!("upstream `{name}` could not be listed: {reason}")
         };
-        let reasons: Vec<_> = view.missing(kind).iter().map(why).collect();
-        (!reasons.is_empty()).then(|| reasons.join("; "))
+        view.missing(kind).iter().map(why).collect()
     }
 
     /// Closes the gateway and kills upstreams that do not end by themselves.
@@ -231,6 +241,13 @@ impl OneShotGateway {
         let about = || "waiting for upstreams to end".into();
         let _ = progress::show_while(self.json, about, close).await;
     }
+}
+
+/// Finds an item by its upstream and its name there.
+fn find_by_own_name(view: &RoleView, kind: Kind, name: &str) -> Option<Arc<ExportedItem>> {
+    let (upstream, own) = name.split_once('/')?;
+    let is_it = |it: &&Arc<ExportedItem>| it.upstream.as_str() == upstream && *it.own == *own;
+    view.items(kind).iter().filter(|_| kind.has_name()).find(is_it).cloned()
 }
 
 /// Time limit for the upstreams of `weir explain`, so that it reports within ten seconds.
@@ -255,7 +272,7 @@ pub(crate) fn plural_kind() -> impl TypedValueParser<Value = Kind> {
 }
 
 /// Word for the items of a kind in arguments.
-fn kind_argument(kind: Kind) -> &'static str {
+pub(crate) fn kind_argument(kind: Kind) -> &'static str {
     match kind {
         Kind::Prompt => "prompts",
         Kind::Tool => "tools",

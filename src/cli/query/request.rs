@@ -135,6 +135,9 @@ fn failure(oneshot: &OneShotGateway, key: &str, fault: Error) -> Failure {
             Ok(_) if kind == Kind::Template => Failure::Denied(format!(
                 "rules for URIs allow no completion of this argument of `{key}`"
             )),
+            Ok(item) if item.needs_task => Failure::Usage(format!(
+                "the {kind} `{key}` can be called only as a task, by clients of 2025-11-25"
+            )),
             Ok(_) => {
                 Failure::Unreachable(format!("the {kind} `{key}` is not listed at this moment"))
             }

@@ -19,7 +19,8 @@ use weir_mcp::kind::Kind;
 pub(crate) enum UpstreamSelection<'a> {
     /// Upstreams with these names; all of them if the list is empty.
     Named(&'a [String]),
-    /// Upstreams that may own an item with this public name or URI.
+    /// Upstreams that may own an item with this public name or URI; or the upstream that a name
+    /// such as `notes/add`, as in rules, begins with.
     OwnersOf(Kind, &'a str),
     /// Upstreams of everything that a name may mean, for `weir explain`.
     Matching(Option<Kind>, &'a str),
@@ -119,6 +120,14 @@ fn owners(config: &Config, what: &dyn fmt::Display, name: &str) -> Result<Vec<St
     if !owners.is_empty() {
         return Ok(owners);
     }
+    let named = |(upstream, _): (&str, &str)| {
+        config.summaries.iter().find(|it| it.name == upstream)
+    };
+    match name.split_once('/').and_then(named) {
+        Some(it) if it.enabled => return Ok(vec![it.name.clone()]),
+        Some(off) => return Err(disabled_upstream(&off.name)),
+        None => {}
+    }
     if let Some(off) = config.summaries.iter().filter(|it| !it.enabled).find(may_own) {
         return Err(disabled_upstream(&off.name));
     }
@@ -213,6 +222,11 @@ mod tests {
         assert_eq!(tool("n_-new"), "notes");
         assert_eq!(tool("n_-0123abcd_tail"), "notes");
         assert_eq!(tool("shop_-n_-new"), "shop");
+        assert_eq!(tool("notes/old"), "notes");
+        assert_eq!(
+            tool("attic/x"),
+            "upstream `attic` is disabled: its table has `enabled = false`"
+        );
         assert_eq!(
             tool("attic_-x"),
             "upstream `attic` is disabled: its table has `enabled = false`"

@@ -19,13 +19,16 @@ Examples:
 
 pub(crate) const CHECK: &str = "\
 Examples:
-  weir check                              # the file, then each upstream; exit code 4 if one is down
+  weir check                              # the file, then each upstream
   weir check --offline                    # the file only
-  weir check --json | jq '.upstreams[] | select(.ok | not)'";
+  weir check --json | jq '.upstreams[] | select(.ok | not)'
+
+Exit code 4 if an upstream cannot be used, or is incomplete: a list of it cannot be read, or a \
+file of a prompt library has a mistake and is left out.";
 
 pub(crate) const LIST: &str = "\
 Examples:
-  weir list                               # prompts, one per line
+  weir list                               # items of all kinds, one per line
   weir list tools --upstream notes        # tools of one upstream; no other is started
   weir list tools --json                  # whole definitions
   weir list --as visitor                  # items that are visible to that client";

@@ -1,7 +1,10 @@
 //! Logging to standard error; standard output is reserved for data and for the protocol.
 
+mod event_text;
 mod filter;
 mod format;
+mod report_format;
+mod terminal_format;
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -17,14 +20,36 @@ use crate::cli::loading::print_warnings;
 use crate::cli::output;
 use crate::cli::output::progress;
 use format::LogFormatter;
+use report_format::ReportFormat;
+pub(crate) use report_format::{ReportedWarning, take_warnings};
+use terminal_format::TerminalFormat;
 use weir_config::{LogConfig, LogFormat, Warning};
 
 /// Starts logging as configured and reports the configuration's warnings: with their source lines
 /// for people, as log lines in a JSON log. `WEIR_LOG` overrides the level, in the syntax of
 /// `tracing_subscriber::EnvFilter`.
 pub(crate) fn start(log: &LogConfig, warnings: &[Warning]) {
-    start_filtered(&level_filter(log.level), log.format, LogStyle::Log);
-    if !is_json(log.format) {
+    start_with(log.level, Level::INFO, log.format, warnings);
+}
+
+/// Starts logging for `weir stdio`. Its client collects standard error, and shows each line of it
+/// as an error: without a configured level only what needs a user's attention is logged, as text.
+pub(crate) fn start_for_stdio(log: &LogConfig, warnings: &[Warning]) {
+    if log.level.is_some() || std::io::stderr().is_terminal() {
+        return start(log, warnings);
+    }
+    let format = match log.format {
+        LogFormat::Auto => LogFormat::Pretty,
+        configured @ (LogFormat::Pretty | LogFormat::Json) => configured,
+    };
+    start_with(None, Level::WARN, format, warnings);
+}
+
+fn start_with(level: Option<Level>, default: Level, format: LogFormat, warnings: &[Warning]) {
+    // It is set already only in tests, which start logging several times.
+    let _ = DEFAULT_LEVEL.set(default);
+    start_filtered(&level_filter(level.unwrap_or(default)), format, LogStyle::Log);
+    if !is_json(format) {
         return print_warnings(warnings);
     }
     for warning in warnings {
@@ -34,11 +59,15 @@ pub(crate) fn start(log: &LogConfig, warnings: &[Warning]) {
 }
 
 /// Changes the least severe level that is logged, unless `WEIR_LOG` overrides it.
-pub(crate) fn set_level(level: Level) {
+pub(crate) fn set_level(level: Option<Level>) {
     if let (Some(set), true) = (FILTER.get(), std::env::var_os("WEIR_LOG").is_none()) {
-        set(EnvFilter::new(level_filter(level)));
+        let default = DEFAULT_LEVEL.get().copied().unwrap_or(Level::INFO);
+        set(EnvFilter::new(level_filter(level.unwrap_or(default))));
     }
 }
+
+/// Level of this process if the configuration has none.
+static DEFAULT_LEVEL: OnceLock<Level> = OnceLock::new();
 
 /// Replaces the filter of the subscriber, whose type depends on the format.
 static FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
@@ -61,8 +90,8 @@ fn is_json(format: LogFormat) -> bool {
 enum LogStyle {
     /// Log of a service, with timestamps.
     Log,
-    /// Part of a command's output.
-    Report,
+    /// Part of a command's output, whose report may contain the warnings.
+    Report { stores_warnings: bool },
 }
 
 fn start_filtered(default: &str, format: LogFormat, style: LogStyle) {
@@ -80,9 +109,14 @@ fn start_filtered(default: &str, format: LogFormat, style: LogStyle) {
     let _ = if is_json(format) {
         let logger = logger.json().flatten_event(true).map_event_format(LogFormatter::json);
         keep_filter(logger).finish().with(logged).try_init()
-    } else if style == LogStyle::Report {
+    } else if let LogStyle::Report { stores_warnings } = style {
+        let logger = logger.without_time().with_ansi(false);
+        let logger = logger.map_event_format(|form| ReportFormat { form, stores_warnings });
         // A command's filter does not change.
-        logger.without_time().with_ansi(false).finish().with(logged).try_init()
+        logger.finish().with(logged).try_init()
+    } else if std::io::stderr().is_terminal() {
+        let logger = logger.map_event_format(|_| LogFormatter::pretty(TerminalFormat));
+        keep_filter(logger).finish().with(logged).try_init()
     } else {
         let logger = logger.with_ansi(output::Color::on_stderr());
         let logger = logger.map_event_format(LogFormatter::pretty);
@@ -115,15 +149,18 @@ fn is_logged(metadata: &Metadata<'_>) -> bool {
 
 /// Starts logging for a command that prints its result and exits: errors only.
 pub(crate) fn start_errors_only() {
-    start_filtered("weir=error", LogFormat::Pretty, LogStyle::Report);
+    let style = LogStyle::Report { stores_warnings: false };
+    start_filtered("weir=error", LogFormat::Pretty, style);
 }
 
-/// Starts logging for a command that reports on upstreams: also items left out of their lists.
+/// Starts logging for a command that reports on upstreams: also items left out of their lists. The
+/// command takes these warnings into its report, unless that is JSON, or `WEIR_LOG` is set.
 pub(crate) fn start_for_report(json: bool) {
     let modules = REPORTED_MODULES.map(|module| format!(",{module}=warn"));
     let filter = format!("weir=error{}", modules.concat());
     let format = if json { LogFormat::Json } else { LogFormat::Pretty };
-    start_filtered(&filter, format, LogStyle::Report);
+    let stores_warnings = !json && std::env::var_os("WEIR_LOG").is_none();
+    start_filtered(&filter, format, LogStyle::Report { stores_warnings });
 }
 
 /// Modules whose warnings are about items left out of a list.

@@ -3,6 +3,7 @@
 //! Invariants: it opens no port, only a socket for operators of its own user, and only protocol
 //! messages go to standard output.
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use crate::cli::exit::Failure;
 use crate::cli::loading::{
     self, ConfigArgs, LoadedConfig, check_client, options, unknown_client,
 };
+use crate::cli::output;
 use crate::cli::server::audit_log;
 use crate::cli::server::reload_triggers::{self, SighupStream, StandIn};
 use crate::cli::server::signals::Signals;
@@ -37,6 +39,9 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // No client on the network can connect to this process.
     let (mut signals, sighups) = (Signals::new()?, SighupStream::new()?);
+    if std::io::stdin().is_terminal() {
+        output::print_message(STARTED_BY_HAND);
+    }
     let options = options(true);
     let client_name = args.client.as_deref();
     let loading = async {
@@ -49,7 +54,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     if let Some(client) = client_name {
         check_client(&config, client)?;
     }
-    crate::cli::server::log::start(&config.log, &config.warnings);
+    crate::cli::server::log::start_for_stdio(&config.log, &config.warnings);
     if config.fleet.is_some() {
         tracing::info!("this process serves one client, and is no replica of the [fleet]");
     }
@@ -111,3 +116,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     signals.close_app(app).await;
     Ok(())
 }
+
+/// Message for a user who typed the command.
+const STARTED_BY_HAND: &str = "\
+weir: an MCP client starts this command and sends its messages to standard input. `weir connect` \
+prints the entry for a client, `weir check` reports on the servers; Ctrl-C ends this.";

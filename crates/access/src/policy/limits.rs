@@ -82,7 +82,7 @@ fn matches_any_spelling(pattern: &Pattern, item: &str) -> bool {
     CanonicalUri::parse(uri).is_ok_and(|uri| pattern.matches_uri(prefix, &uri))
 }
 
-/// Formats a limit as `one in 100ms, 60 at once; at max 4 under way, per client`.
+/// Formats a limit as `600/min, 60 at once; at most 4 under way, per client`.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rate = self.rate.map(|rate| rate.to_string());

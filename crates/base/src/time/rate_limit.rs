@@ -17,6 +17,8 @@ pub struct RequestRate {
     /// Nanoseconds per request.
     interval: u64,
     burst: u32,
+    /// Count and period as they were given, for the text form; a share has those of the whole.
+    given: (u32, Duration),
 }
 
 /// State of one bucket.
@@ -38,9 +40,10 @@ impl RequestRate {
     /// Creates a rate of `count` per `period`, with up to `burst` at once. None of them is zero; a
     /// period is an hour at most.
     pub fn new(count: u32, period: Duration, burst: u32) -> Self {
-        let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
+        let nanos = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
         // Rounding up makes the rate slower by less than a nanosecond, never faster.
-        Self { interval: period.div_ceil(u64::from(count.max(1))).max(1), burst: burst.max(1) }
+        let interval = nanos.div_ceil(u64::from(count.max(1))).max(1);
+        Self { interval, burst: burst.max(1), given: (count, period) }
     }
 
     /// Returns the share of one of several processes that admit requests on their own: the rate
@@ -48,7 +51,7 @@ impl RequestRate {
     pub fn share(self, count: u32) -> Self {
         let count = count.max(1);
         let interval = self.interval.saturating_mul(u64::from(count));
-        Self { interval, burst: (self.burst / count).max(1) }
+        Self { interval, burst: (self.burst / count).max(1), ..self }
     }
 
     /// Returns the microseconds per request, rounded up, and those of a whole burst.
@@ -80,9 +83,18 @@ impl RequestRate {
     }
 }
 
+/// Formats a rate as it is written in the configuration: `600/min`, and `600/min, 60 at once` if
+/// the burst is another number.
 impl fmt::Display for RequestRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "one in {:?}, {} at once", Duration::from_nanos(self.interval), self.burst)
+        let (count, period) = self.given;
+        match period.as_secs() {
+            1 => write!(f, "{count}/s")?,
+            60 => write!(f, "{count}/min")?,
+            3_600 => write!(f, "{count}/h")?,
+            _ => write!(f, "{count} in {period:?}")?,
+        }
+        if self.burst == count { Ok(()) } else { write!(f, ", {} at once", self.burst) }
     }
 }
 
@@ -178,6 +190,17 @@ mod tests {
         assert!(!gcra.is_full(SECOND / 10));
         assert_eq!(admitted(&mut gcra, 60 * SECOND), 3);
         assert!(gcra.is_full(61 * SECOND));
+    }
+
+    #[test]
+    fn a_rate_reads_as_it_is_written_in_the_configuration() {
+        let text = |count, seconds, burst| {
+            RequestRate::new(count, Duration::from_secs(seconds), burst).to_string()
+        };
+        assert_eq!(text(5, 60, 5), "5/min");
+        assert_eq!(text(600, 60, 60), "600/min, 60 at once");
+        assert_eq!([text(1, 1, 1), text(999_999, 3_600, 999_999)], ["1/s", "999999/h"]);
+        assert_eq!(text(2, 5, 2), "2 in 5s");
     }
 
     #[test]

@@ -4,24 +4,28 @@
 //! sessions and sockets there. Commands run one after the other, so that a password manager prompts
 //! its user once and not for each command.
 //!
-//! Invariants: there is no shell; standard input is empty, and standard error is discarded; the
-//! command and all processes that it has started have ended when the result is returned, at the
-//! latest at the time limit or at a cancellation.
+//! Invariants: there is no shell; standard input is empty; the command and all processes that it
+//! has started have ended when the result is returned, at the latest at the time limit or at a
+//! cancellation. Of standard error only the last line is used, in the error about a failure, and
+//! without what the command wrote to standard output.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::io;
 use std::path::Path;
+use std::pin::pin;
 use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
-use tokio::process::Command;
+use tokio::process::{ChildStderr, Command};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use crate::reader::report::ValueError;
 use crate::reader::variables::Environment;
+use weir_base::text::quote::quote;
 use weir_upstream::process::process_group::{ProcessGroup, describe_end};
 
 /// Reason why a program or a file yields no secret, as a text that follows its name.
@@ -81,7 +85,7 @@ async fn output(
         .envs(environment.iter())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stderr(Stdio::piped())
         .process_group(0)
         .kill_on_drop(true);
     if !folder.as_os_str().is_empty() {
@@ -89,19 +93,16 @@ async fn output(
     }
     let child = process.spawn().map_err(|error| spawn_error(&error))?;
     let mut group = ProcessGroup::new(child);
-    let stdout = group.child.stdout.take();
+    let (mut stdout, stderr) = (group.child.stdout.take(), group.child.stderr.take());
+    // The buffer must not grow: a reallocation would leave an unwiped copy of the secret behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(max_bytes + SPARE_BYTES));
+    let errors = RefCell::default();
     let read = async {
-        // The buffer must not grow: a reallocation would leave an unwiped copy of the secret
-        // behind.
-        let mut bytes = Zeroizing::new(Vec::with_capacity(max_bytes + SPARE_BYTES));
-        if let Some(stdout) = stdout {
+        if let Some(stdout) = &mut stdout {
             let read = stdout.take(max_bytes as u64 + 1).read_to_end(&mut bytes).await;
             read.map_err(|error| failed("cannot be read from", &error))?;
         }
-        match bytes.len() > max_bytes {
-            true => Err(TOO_LARGE),
-            false => Ok(bytes),
-        }
+        if bytes.len() > max_bytes { Err(TOO_LARGE) } else { Ok(()) }
     };
     let status = async {
         let status = group.child.wait().await;
@@ -116,18 +117,79 @@ async fn output(
             }
         }
     };
-    let ended = timeout(max_time, async { tokio::try_join!(status, read) }).await;
+    let mut listen = pin!(keep_last(stderr, &errors));
+    let mut is_silent = false;
+    let ended = timeout(max_time, async {
+        let mut run = pin!(async { tokio::try_join!(status, read) });
+        loop {
+            tokio::select! {
+                ended = &mut run => break ended,
+                () = &mut listen, if !is_silent => is_silent = true,
+            }
+        }
+    })
+    .await;
     group.kill();
     // The child is reaped here, so that it does not remain as a zombie; it was killed, so it ends
     // soon.
     let _ = timeout(REAP_TIMEOUT, group.child.wait()).await;
-    match ended {
-        Ok(ended) => ended.map(|((), bytes)| bytes),
+    let failure = match ended {
+        Ok(Ok(((), ()))) => return Ok(bytes),
+        _ if bytes.len() > max_bytes => return Err(TOO_LARGE),
+        Ok(Err(failure)) => failure,
         Err(_) => {
             let what = format!("gave no secret within {} s", max_time.as_secs());
-            Err(SecretError::new(what, "run it by hand to see what it waits for"))
+            SecretError::new(what, "run it by hand to see what it waits for")
         }
+    };
+    // What the command wrote last may still be in the pipes, which its end has closed.
+    let rest = async {
+        if !is_silent {
+            listen.await;
+        }
+        if let Some(stdout) = &mut stdout {
+            let room = (max_bytes + 1).saturating_sub(bytes.len());
+            let _ = stdout.take(room as u64).read_to_end(&mut bytes).await;
+        }
+    };
+    let _ = timeout(REAP_TIMEOUT, rest).await;
+    let errors = errors.borrow();
+    Err(match last_line(&errors, &bytes, environment) {
+        Some(line) => {
+            let SecretError { what, remedy } = failure;
+            SecretError::new(format!("{what}, and said \"{line}\""), remedy)
+        }
+        None => failure,
+    })
+}
+
+/// Reads standard error to its end and keeps the last bytes of it.
+async fn keep_last(stderr: Option<ChildStderr>, last: &RefCell<Zeroizing<Vec<u8>>>) {
+    let Some(mut stderr) = stderr else { return };
+    let mut read = Zeroizing::new([0_u8; MAX_ERROR_BYTES]);
+    while let Ok(length @ 1..) = stderr.read(&mut read[..]).await {
+        let mut last = last.borrow_mut();
+        last.extend_from_slice(&read[..length]);
+        let surplus = last.len().saturating_sub(MAX_ERROR_BYTES);
+        last.drain(..surplus);
     }
+}
+
+/// Returns the last line of standard error, bounded and without control characters, and without
+/// words of the output or values of variables that hold secrets.
+fn last_line(errors: &[u8], output: &[u8], environment: &Environment) -> Option<String> {
+    let (errors, output) = (String::from_utf8_lossy(errors), String::from_utf8_lossy(output));
+    let mut line = errors.lines().rfind(|line| !line.trim().is_empty())?.to_owned();
+    let variables = environment.iter().filter(|(name, _)| {
+        let name = name.to_string_lossy().to_ascii_uppercase();
+        SECRET_NAMES.iter().any(|word| name.contains(word))
+    });
+    let variables: Vec<_> = variables.map(|(_, value)| value.to_string_lossy()).collect();
+    let secrets = output.split_whitespace().chain(variables.iter().map(|value| &**value));
+    for secret in secrets.filter(|secret| secret.len() >= MIN_SECRET_BYTES) {
+        line = line.replace(secret, "***");
+    }
+    Some(quote(&line, MAX_LINE_CHARS))
 }
 
 fn spawn_error(error: &io::Error) -> SecretError {
@@ -160,6 +222,18 @@ pub(super) const TOO_LARGE: SecretError = SecretError {
     what: Cow::Borrowed("gives more than 64 KiB"),
     remedy: "check that it gives the secret alone",
 };
+
+/// Last bytes of standard error that are kept.
+const MAX_ERROR_BYTES: usize = 4 * 1024;
+
+/// Longest part of a line of standard error that an error contains.
+const MAX_LINE_CHARS: usize = 200;
+
+/// Parts of the names of variables that hold secrets.
+const SECRET_NAMES: [&str; 6] = ["TOKEN", "KEY", "SECRET", "PASS", "CREDENTIAL", "SESSION"];
+
+/// Shortest word that is replaced in a line of standard error: shorter ones are parts of others.
+const MIN_SECRET_BYTES: usize = 4;
 
 /// Spare capacity, because reading to the end tries to read past the last byte.
 const SPARE_BYTES: usize = 64;
@@ -238,6 +312,33 @@ mod tests {
         let messages =
             sh("trap '' PIPE; while :; do echo hunter2; done", Path::new(""), MAX_RUN_TIME).await;
         assert_eq!(messages, Err("gives more than 64 KiB".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn a_failure_has_the_last_line_of_standard_error_without_the_secret() {
+        let said = async |script: &str| sh(script, Path::new(""), MAX_RUN_TIME).await;
+        assert_eq!(
+            said("echo one >&2; printf 'no \\033[1msession\\n\\n' >&2; exit 1").await,
+            Err(r#"failed with exit code 1, and said "no \u{1b}[1msession""#.to_owned())
+        );
+        assert_eq!(
+            said("echo hunter2; echo 'hunter2 is too short' >&2; exit 1").await,
+            Err(r#"failed with exit code 1, and said "*** is too short""#.to_owned())
+        );
+        assert_eq!(said("exit 1").await, Err("failed with exit code 1".to_owned()));
+        assert_eq!(said("echo x >&2; echo hunter2").await.as_deref(), Ok("hunter2\n"));
+        // More than a pipe holds.
+        let long = said("head -c 200000 /dev/zero | tr '\\0' x >&2; exit 1").await;
+        let long = long.expect_err("it fails");
+        assert!(long.len() < 300 && long.ends_with("xxx…\""), "{long}");
+    }
+
+    #[test]
+    fn values_of_variables_with_secrets_are_not_repeated() {
+        let variables = [("OP_SESSION_me", "hunter2"), ("LANG", "german")];
+        let environment: Environment = variables.into_iter().collect();
+        let line = last_line(b"hunter2 in german\n", b"", &environment);
+        assert_eq!(line.as_deref(), Some("*** in german"));
     }
 
     #[tokio::test]

@@ -69,8 +69,9 @@ fn what_the_example_switches_off_is_sound_and_elsewhere_at_its_default() {
         shutdown_delay: None,
         ..full.server
     };
+    let log = LogConfig { level: None, ..full.log };
     assert_eq!(
-        (server, full.protocol, full.naming, full.log),
+        (server, full.protocol, full.naming, log),
         (default.server, default.protocol, default.naming, default.log)
     );
     let [full, alone] =

@@ -115,7 +115,7 @@ X = { env = "${TOKEN}" }
     weir.toml:10:14: upstreams.a.headers.G.file: nul gives a NUL (check that it gives the secret alone, as text)
     weir.toml:11:17: upstreams.a.headers.H.command: no-such-program is not there (install it, or write its whole path; each argument is a string of its own)
     weir.toml:12:17: upstreams.a.headers.I.command: ./folder may not be executed (check its permissions)
-    weir.toml:13:17: upstreams.a.headers.J.command: sh failed with exit code 3 (run it by hand to see what it says)
+    weir.toml:13:17: upstreams.a.headers.J.command: sh failed with exit code 3, and said "***" (run it by hand to see what it says)
     weir.toml:14:17: upstreams.a.headers.K.command: sh was killed by signal 9 (run it by hand to see what it says)
     weir.toml:15:17: upstreams.a.headers.L.command: cat gives more than 64 KiB (check that it gives the secret alone)
     weir.toml:16:17: upstreams.a.headers.M.command: cat does not give UTF-8 (check that it gives the secret alone, as text)

@@ -23,9 +23,9 @@ use rustix::process::{Signal, kill_process};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::connect::egress::has_valid_port;
+use crate::connect::tls::protect;
 use crate::connect::{Child, ChildCommand, Connect, Destination, ProcessHandle, proxy, tls};
 use crate::process::process_group::{ProcessGroup, describe_end, to_pid};
 #[cfg(target_os = "linux")]
@@ -39,8 +39,6 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit of the lookup of a name that a proxy looks up as well. Where only the proxy can look
 /// names up, each connection takes so much longer.
 const PROXIED_LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time limit of a TLS handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// TCP keep-alive: time until the first probe, interval and number of probes. Less than a minute at
 /// first: middleboxes drop idle connections after a few minutes.
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(45);
@@ -341,20 +339,6 @@ async fn connect(addresses: Vec<SocketAddr>, time: Duration) -> io::Result<TcpSt
         }
     }
     Err(last)
-}
-
-/// Protects a stream to this host with TLS.
-async fn protect(
-    stream: Box<dyn ByteStream>,
-    host: &str,
-    tls: &TlsConnector,
-) -> io::Result<Box<dyn ByteStream>> {
-    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-    let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "the TLS handshake timed out");
-    let handshake = timeout(HANDSHAKE_TIMEOUT, tls.connect(name, stream));
-    let stream = handshake.await.map_err(timed_out)?;
-    let stream = stream.map_err(|error| io::Error::other(format!("TLS: {error}")))?;
-    Ok(Box::new(stream))
 }
 
 /// Enables TCP keep-alive, so that the system detects a lost peer and middleboxes keep the
@@ -924,6 +908,15 @@ mod tests {
         let (refused, ()) = tokio::join!(host.connect(to(&url)), hang_up);
         let refused = refused.map(|_| ()).expect_err("no TLS there").to_string();
         assert!(refused.starts_with("TLS: "), "{refused}");
+        let answer = async {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.expect("written");
+            // Until Weir hangs up: a reset could overtake the response.
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        };
+        let (refused, ()) = tokio::join!(host.connect(to(&url)), answer);
+        let refused = refused.map(|_| ()).expect_err("no TLS there").to_string();
+        assert_eq!(refused, "TLS: the server answers without TLS; try http:// in its URL");
     }
 
     const CONNECT: Duration = Duration::from_secs(2);

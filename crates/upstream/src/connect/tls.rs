@@ -1,15 +1,19 @@
-//! TLS settings for connections to servers: those of the system, or of one upstream.
+//! TLS for connections to servers: the settings of the system, or of one upstream, and the
+//! handshake.
 
 use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{self, ClientConfig, InvalidMessage, RootCertStore, crypto};
 
 use weir_base::files::regular_file;
+use weir_base::net::http_connection::ByteStream;
 use weir_base::secrets::pem;
 use weir_base::secrets::sha256::sha256;
 use weir_base::text::hex::hex;
@@ -102,6 +106,29 @@ pub(super) fn system_connector() -> Result<TlsConnector, String> {
     })
 }
 
+/// Protects a stream to this host with TLS.
+pub(super) async fn protect(
+    stream: Box<dyn ByteStream>,
+    host: &str,
+    tls: &TlsConnector,
+) -> io::Result<Box<dyn ByteStream>> {
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "the TLS handshake timed out");
+    let handshake = timeout(HANDSHAKE_TIMEOUT, tls.connect(name, stream));
+    let stream = handshake.await.map_err(timed_out)?;
+    let stream = stream.map_err(|error| match answers_without_tls(&error) {
+        true => io::Error::other("TLS: the server answers without TLS; try http:// in its URL"),
+        false => io::Error::other(format!("TLS: {error}")),
+    })?;
+    Ok(Box::new(stream))
+}
+
+/// Returns whether the first bytes of the peer are no TLS, such as those of an HTTP response.
+fn answers_without_tls(error: &io::Error) -> bool {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    matches!(cause, Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)))
+}
+
 fn system_roots() -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     // Reading a named pipe would block.
@@ -119,11 +146,13 @@ fn system_roots() -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
+/// Time limit of a TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use rcgen::{CertificateParams, KeyPair};
-    use std::time::Duration;
 
     #[test]
     fn the_expiry_of_a_certificate_for_an_upstream_is_that_of_its_chain() {

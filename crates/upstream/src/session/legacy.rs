@@ -88,7 +88,13 @@ pub(crate) fn parse_handshake(
     let Ok(result) = Object::parse(result) else {
         return refused("its response to `initialize` is not an object".into());
     };
-    let version = result.get_string("protocolVersion").unwrap_or_default();
+    let Some(version) = result.get_string("protocolVersion") else {
+        let what = match result.has("protocolVersion") {
+            true => "with a `protocolVersion` that is no string",
+            false => "without `protocolVersion`",
+        };
+        return refused(format!("it answers `initialize` {what}"));
+    };
     let known = version.parse::<Revision>().ok().filter(|known| known.era() == Era::Legacy);
     let Some(revision) = known else {
         let version = weir_base::text::quote::quote(&version, 40);

@@ -52,6 +52,11 @@ impl LibraryConnection {
         listing
     }
 
+    /// Describes the mistakes in files, each with file and line.
+    pub(crate) fn mistakes(&self) -> Vec<String> {
+        self.library.mistakes()
+    }
+
     /// Executes a call without waiting.
     pub(crate) fn call(&self, call: &UpstreamRequest) -> UpstreamResponse {
         let result = match call.method {

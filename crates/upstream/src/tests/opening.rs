@@ -541,6 +541,9 @@ async fn an_unknown_revision_is_refused() {
     for (result, expected) in [
         (initialized("2027-01-01"), "unknown revision \"2027-01-01\""),
         (initialized("2026-07-28"), "unknown revision \"2026-07-28\""),
+        (initialized(""), "unknown revision \"\""),
+        (json!({ "capabilities": {} }), "it answers `initialize` without `protocolVersion`"),
+        (json!({ "protocolVersion": 7 }), "with a `protocolVersion` that is no string"),
         (Value::Null, "its result is not an object"),
     ] {
         let mut settings = settings(TestTransport::Stdio);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::{
     AS_TABLES, EditArgs, UpstreamChange, UpstreamEditor, not_editable, print_problems, table_of,
 };
-use crate::cli::check::{CheckRow, check_upstream, write_table};
+use crate::cli::check::{CheckRow, check_upstream, print_rows};
 use crate::cli::clients::document;
 use crate::cli::clients::init::secrets::SecretStore;
 use crate::cli::clients::init::upstream_table::UpstreamTable;
@@ -77,7 +77,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         false => None,
     };
     let (row, failure) = match checked {
-        Some(Ok(row)) if row.ok => (Some(row), None),
+        Some(Ok(row)) if row.ok || row.incomplete => (Some(row), None),
         Some(Ok(row)) => {
             let failure = unusable(name, &row);
             (Some(row), Some(failure))
@@ -92,7 +92,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         return failure.map_or(Ok(()), Err);
     }
     if let Some(row) = row {
-        output::print(|out| write_table(out, &[row]))?;
+        print_rows(&[row])?;
     }
     // The check prints those of the whole configuration.
     let is_usable = if is_checked { failure.is_none() } else { print_problems(&problems) };

@@ -5,19 +5,18 @@
 
 use crate::admin::status::{Status, UpstreamStatus};
 use crate::cli::output::render::{counted, sanitize_line};
+use crate::cli::output::wrapped_text::{TextColor, WrappedText};
 use weir_mcp::kind::Kind;
 
 /// Builder of the text.
 pub(crate) struct StatusPage {
-    columns: usize,
-    colored: bool,
-    text: String,
+    text: WrappedText,
 }
 
 impl StatusPage {
     /// Creates an empty page of this width.
     pub(crate) fn new(columns: usize, colored: bool) -> Self {
-        Self { columns, colored, text: String::new() }
+        Self { text: WrappedText::new(columns, colored) }
     }
 
     /// Formats the whole status.
@@ -99,25 +98,27 @@ impl StatusPage {
         };
         let width = (widest(|it| &it.state, usize::MAX).max(4), widest(|it| &it.name, 16));
         if !status.upstreams.is_empty() {
-            self.text.push('\n');
+            self.text.add_gap();
         }
         for upstream in &status.upstreams {
             self.upstream(upstream, width);
         }
-        self.text
+        self.text.finish()
     }
 
     /// Adds an upstream; the widths are those of the states and of the names.
     fn upstream(&mut self, it: &UpstreamStatus, (states, names): (usize, usize)) {
         let mark = match &*it.state {
             "asleep" => "asleep".to_owned(),
-            "up" => self.colorize("up", 32),
-            "starting" => self.colorize("starting", 33),
-            other => self.colorize(other, 31),
+            "up" => self.text.colorize("up", TextColor::Green),
+            state @ ("starting" | "needs-sign-in") => {
+                self.text.colorize(state, TextColor::Yellow)
+            }
+            other => self.text.colorize(other, TextColor::Red),
         };
         let invisible = mark.len() - it.state.len();
         let head = format!("{mark:pad$}  {:names$}  ", it.name, pad = states + invisible);
-        let indent = if self.columns >= 60 { 4 + states + names } else { 4 };
+        let indent = if self.text.is_wide() { 4 + states + names } else { 4 };
         let how = [it.wire.as_deref(), it.revision.as_deref()].into_iter().flatten();
         let items = Kind::ALL.into_iter().filter_map(|kind| {
             let count = *it.items.get(kind.list_member())? as u64;
@@ -130,7 +131,7 @@ impl StatusPage {
             if it.required { "required".to_owned() } else { String::new() },
         ];
         let about: Vec<_> = about.into_iter().filter(|part| !part.is_empty()).collect();
-        self.wrap(&head, head.len() - invisible, &about.join("; "), indent);
+        self.text.add(&head, head.len() - invisible, &about.join("; "), indent);
         if !it.is_connected() && !matches!(&*it.state, "starting" | "asleep") {
             self.line(indent, &describe_action(it));
         }
@@ -159,49 +160,13 @@ impl StatusPage {
 
     /// Adds an indented line.
     fn line(&mut self, indent: usize, text: &str) {
-        self.wrap(&" ".repeat(indent), indent, &sanitize_line(text), indent);
+        self.text.add_indented(indent, &sanitize_line(text));
     }
 
     fn row(&mut self, name: &str, text: &str) {
         let head = format!("{name:9} ");
-        let indent = if self.columns >= 60 { head.len() } else { 2 };
-        self.wrap(&head, head.len(), &sanitize_line(text), indent);
-    }
-
-    /// Adds a line that begins with `head`, which is `width` columns wide, and wraps it if needed.
-    fn wrap(&mut self, head: &str, width: usize, text: &str, indent: usize) {
-        self.text.push_str(head);
-        let mut at = width;
-        let mut is_first = true;
-        for word in text.split(' ') {
-            let length = word.chars().count();
-            if !is_first && at + 1 + length > self.columns
-                || is_first && at + length > self.columns && at > indent
-            {
-                self.end_line();
-                self.text.push_str(&" ".repeat(indent));
-                at = indent;
-            } else if !is_first {
-                self.text.push(' ');
-                at += 1;
-            }
-            self.text.push_str(word);
-            at += length;
-            is_first = false;
-        }
-        self.end_line();
-    }
-
-    fn end_line(&mut self) {
-        self.text.truncate(self.text.trim_end_matches(' ').len());
-        self.text.push('\n');
-    }
-
-    fn colorize(&self, word: &str, color: u8) -> String {
-        match self.colored {
-            true => format!("\u{1b}[{color}m{word}\u{1b}[0m"),
-            false => word.to_owned(),
-        }
+        let indent = if self.text.is_wide() { head.len() } else { 2 };
+        self.text.add(&head, head.len(), &sanitize_line(text), indent);
     }
 }
 
@@ -290,7 +255,7 @@ mod tests {
             fleet: None,
             limits: vec![LimitStatus {
                 number: 1,
-                what: name("one in 1s, 60 at once, per client"),
+                what: name("60/min, per client"),
                 refused: 9,
                 ago_seconds: 75,
                 ..LimitStatus::default()

@@ -1,0 +1,122 @@
+//! Text whose lines break between words, at the width of a terminal.
+//!
+//! Invariants: no line is wider than requested, unless a single word is; colors change no word.
+
+/// Builder of the text.
+pub(crate) struct WrappedText {
+    columns: usize,
+    colored: bool,
+    text: String,
+}
+
+impl WrappedText {
+    /// Creates an empty text of this width.
+    pub(crate) fn new(columns: usize, colored: bool) -> Self {
+        Self { columns, colored, text: String::new() }
+    }
+
+    /// Returns whether lines are wrapped at all.
+    pub(crate) fn is_wrapped(&self) -> bool {
+        self.columns < usize::MAX
+    }
+
+    /// Returns whether there is room for further columns beside a text.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.columns >= WIDE_COLUMNS
+    }
+
+    /// Adds a line that begins with `head`, which is `width` columns wide, and wraps it if needed;
+    /// its further lines are indented.
+    pub(crate) fn add(&mut self, head: &str, width: usize, text: &str, indent: usize) {
+        self.text.push_str(head);
+        let mut at = width;
+        let mut is_first = true;
+        for word in text.split(' ') {
+            let length = word.chars().count();
+            if !is_first && at + 1 + length > self.columns
+                || is_first && at + length > self.columns && at > indent
+            {
+                self.end_line();
+                self.text.push_str(&" ".repeat(indent));
+                at = indent;
+            } else if !is_first {
+                self.text.push(' ');
+                at += 1;
+            }
+            self.text.push_str(word);
+            at += length;
+            is_first = false;
+        }
+        self.end_line();
+    }
+
+    /// Adds an indented line.
+    pub(crate) fn add_indented(&mut self, indent: usize, text: &str) {
+        self.add(&" ".repeat(indent), indent, text, indent);
+    }
+
+    /// Adds an empty line.
+    pub(crate) fn add_gap(&mut self) {
+        self.text.push('\n');
+    }
+
+    /// Colors a word.
+    pub(crate) fn colorize(&self, word: &str, color: TextColor) -> String {
+        match self.colored {
+            true => format!("\u{1b}[{}m{word}\u{1b}[0m", color as u8),
+            false => word.to_owned(),
+        }
+    }
+
+    /// Returns the text, which ends with a line break.
+    pub(crate) fn finish(self) -> String {
+        self.text
+    }
+
+    fn end_line(&mut self) {
+        self.text.truncate(self.text.trim_end_matches(' ').len());
+        self.text.push('\n');
+    }
+}
+
+/// Color of a word, with its number in the escape sequences of terminals.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+pub(crate) enum TextColor {
+    Dim = 2,
+    Red = 31,
+    Green = 32,
+    Yellow = 33,
+}
+
+/// Least width at which texts stand beside other columns instead of below them.
+const WIDE_COLUMNS: usize = 60;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(columns: usize) -> String {
+        let mut text = WrappedText::new(columns, false);
+        text.add("down  notes  ", 13, "it cannot be started: no such program: /opt/notes", 13);
+        text.add_indented(2, "left out: one");
+        text.finish()
+    }
+
+    #[test]
+    fn lines_break_between_words_and_only_a_word_is_wider() {
+        assert_eq!(
+            check(30),
+            "down  notes  it cannot be\n             started: no such\n             \
+             program:\n             /opt/notes\n  left out: one\n"
+        );
+        assert_eq!(check(usize::MAX).lines().count(), 2);
+        assert_eq!(check(1).lines().filter(|line| line.contains("/opt/notes")).count(), 1);
+    }
+
+    #[test]
+    fn a_color_is_left_out_where_there_are_none() {
+        let word = |colored| WrappedText::new(80, colored).colorize("ok", TextColor::Green);
+        assert_eq!([word(true), word(false)], ["\u{1b}[32mok\u{1b}[0m", "ok"]);
+    }
+}
