@@ -30,6 +30,7 @@ mod message;
 pub mod process;
 mod session;
 mod shared;
+mod source;
 mod subscriptions;
 mod supervisor;
 mod task_owners;
@@ -40,15 +41,13 @@ mod tests;
 mod transport;
 mod url_elicitations;
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::{HeaderMap, StatusCode, Uri};
+use hyper::StatusCode;
 
-use connect::{ChildCommand, Egress};
 use weir_base::json::Object;
 use weir_base::secrets::sha256::sha256;
 use weir_base::text::hex::hex;
@@ -60,13 +59,13 @@ use weir_mcp::definition::item::Item;
 use weir_mcp::input_request::ClientFeatures;
 use weir_mcp::name::UpstreamName;
 use weir_mcp::revision::{Era, Revision};
-use weir_oauth as oauth;
 
 pub use crate::call::active_call::SuspendedCall;
 pub use crate::call_metrics::CallMetrics;
 pub(crate) use crate::health::status_report::UpstreamReport;
 pub use connection_info::{ConnectionInfo, MAX_INSTRUCTIONS_BYTES};
 pub use handle::{KeepAliveGuard, Upstream};
+pub use source::{HttpTransport, UpstreamSource};
 pub use subscriptions::{Subscribed, Subscription};
 
 /// Configuration of one upstream.
@@ -219,73 +218,6 @@ pub enum Sharing {
     Client,
     /// One client in total, with these capabilities.
     Sole(Bytes),
-}
-
-/// Process, URL or folder of an upstream.
-#[derive(Clone, PartialEq)]
-pub enum UpstreamSource {
-    /// The built-in prompt library.
-    Library {
-        /// The folder of Markdown files.
-        dir: PathBuf,
-    },
-    /// A text in the place of servers, which a single tool returns.
-    Notice {
-        /// The text: for people and models.
-        text: String,
-    },
-    /// A child process that speaks over stdio.
-    Process(ChildCommand),
-    /// A server on the network.
-    Http {
-        /// Endpoint URL.
-        url: Uri,
-        /// Headers to add to every request.
-        headers: HeaderMap,
-        /// Account whose access tokens are sent with every request.
-        account: Option<Box<oauth::Settings>>,
-        /// Way to the server, and to its authorization servers.
-        egress: Egress,
-        /// HTTP transport; `None` means that it is detected.
-        transport: Option<HttpTransport>,
-    },
-    /// A server that one replica of the fleet runs at a time.
-    OnOneReplica {
-        /// Endpoint URL on that replica.
-        url: Uri,
-        /// Settings under which that replica runs it.
-        settings: Box<Settings>,
-    },
-}
-
-/// Leaves out the query of a URL, which often is a secret although it is not marked as such.
-impl fmt::Debug for UpstreamSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Library { dir } => f.debug_struct("Library").field("dir", dir).finish(),
-            Self::Notice { text } => f.debug_struct("Notice").field("text", text).finish(),
-            Self::Process(command) => command.fmt(f),
-            Self::Http { url, headers, account, egress, transport } => f
-                .debug_struct("Http")
-                .field("host", &url.host())
-                .field("path", &url.path())
-                .field("headers", headers)
-                .field("account", account)
-                .field("egress", egress)
-                .field("transport", transport)
-                .finish(),
-            Self::OnOneReplica { settings, .. } => settings.source.fmt(f),
-        }
-    }
-}
-
-/// HTTP transport of a remote server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HttpTransport {
-    /// Streamable HTTP.
-    Http,
-    /// HTTP+SSE: an event stream and an endpoint for messages (spec 2024-11-05, deprecated since).
-    Sse,
 }
 
 /// Time limits of an upstream.

@@ -1,0 +1,77 @@
+//! Source of an upstream: the process, URL or folder that it is reached at.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use hyper::{HeaderMap, Uri};
+
+use crate::Settings;
+use crate::connect::{ChildCommand, Egress};
+use weir_oauth as oauth;
+
+/// Process, URL or folder of an upstream.
+#[derive(Clone, PartialEq)]
+pub enum UpstreamSource {
+    /// The built-in prompt library.
+    Library {
+        /// The folder of Markdown files.
+        dir: PathBuf,
+    },
+    /// A text in the place of servers, which a single tool returns.
+    Notice {
+        /// The text: for people and models.
+        text: String,
+    },
+    /// A child process that speaks over stdio.
+    Process(ChildCommand),
+    /// A server on the network.
+    Http {
+        /// Endpoint URL.
+        url: Uri,
+        /// Headers to add to every request.
+        headers: HeaderMap,
+        /// Account whose access tokens are sent with every request.
+        account: Option<Box<oauth::Settings>>,
+        /// Way to the server, and to its authorization servers.
+        egress: Egress,
+        /// HTTP transport; `None` means that it is detected.
+        transport: Option<HttpTransport>,
+    },
+    /// A server that one replica of the fleet runs at a time.
+    OnOneReplica {
+        /// Endpoint URL on that replica.
+        url: Uri,
+        /// Settings under which that replica runs it.
+        settings: Box<Settings>,
+    },
+}
+
+/// Leaves out the query of a URL, which often is a secret although it is not marked as such.
+impl fmt::Debug for UpstreamSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Library { dir } => f.debug_struct("Library").field("dir", dir).finish(),
+            Self::Notice { text } => f.debug_struct("Notice").field("text", text).finish(),
+            Self::Process(command) => command.fmt(f),
+            Self::Http { url, headers, account, egress, transport } => f
+                .debug_struct("Http")
+                .field("host", &url.host())
+                .field("path", &url.path())
+                .field("headers", headers)
+                .field("account", account)
+                .field("egress", egress)
+                .field("transport", transport)
+                .finish(),
+            Self::OnOneReplica { settings, .. } => settings.source.fmt(f),
+        }
+    }
+}
+
+/// HTTP transport of a remote server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpTransport {
+    /// Streamable HTTP.
+    Http,
+    /// HTTP+SSE: an event stream and an endpoint for messages (spec 2024-11-05, deprecated since).
+    Sse,
+}
