@@ -62,6 +62,8 @@ mod telling;
 #[cfg(target_os = "linux")]
 #[path = "cli/terminals.rs"]
 mod terminals;
+#[path = "cli/unresolved.rs"]
+mod unresolved;
 #[path = "cli/users.rs"]
 mod users;
 #[cfg(target_os = "linux")]

@@ -1,11 +1,12 @@
 //! Reload: reads and checks the configuration, compares it with the active one, and replaces it.
 //!
-//! Invariants: an invalid configuration changes nothing. A request is served under one
-//! configuration, never under both; a request that begins after the outcome of a reload is reported
-//! is served under the new one. An upstream with unchanged settings, secrets included, is not
-//! touched: it keeps its process, its connection and its lists. Reloads run one after another, and
-//! requests for a reload during a reload are merged into one. Reading, which may run secret
-//! commands, and building do not block other tasks, and a panic in them is a refusal.
+//! Invariants: an invalid configuration changes nothing, and neither does one that lacks a value of
+//! an upstream that was started. A request is served under one configuration, never under both; a
+//! request that begins after the outcome of a reload is reported is served under the new one. An
+//! upstream with unchanged settings, secrets included, is not touched: it keeps its process, its
+//! connection and its lists. Reloads run one after another, and requests for a reload during a
+//! reload are merged into one. Reading, which may run secret commands, and building do not block
+//! other tasks, and a panic in them is a refusal.
 //!
 //! Decision: docs/decisions/0019-reload.md
 
@@ -21,7 +22,7 @@ use tracing::{error, info, warn};
 use super::changes::{self, Changes};
 use super::{Components, settings};
 use weir_base::secrets::sha256::sha256;
-use weir_config::{Config, ConfigReport, Replicas, Severity, Warning};
+use weir_config::{Config, ConfigReport, Replicas, Severity, UpstreamConfig, Warning};
 use weir_record::audit::{FileHash, PolicyChange, PolicyEvent};
 use weir_upstream::Upstream;
 
@@ -298,6 +299,9 @@ fn apply(
     restart: Option<&UpstreamRestart>,
 ) -> ReloadOutcome {
     let before = components.config();
+    if let Some(report) = refuse_lost_values(&before, &next) {
+        return ReloadOutcome::Refused(report);
+    }
     let (next, after_restart) =
         match changes::applicable(&before, next, components.starter.single_client.is_some()) {
             Ok(applicable) => applicable,
@@ -355,6 +359,17 @@ fn apply(
     }
     components.set_config(next);
     ReloadOutcome::Applied { changes, after_restart }
+}
+
+/// Refuses a configuration in which values of upstreams are missing that could be started before:
+/// a mistake in a file stops nothing that runs.
+fn refuse_lost_values(before: &Config, next: &Config) -> Option<ConfigReport> {
+    let was_complete = |name: &str| {
+        before.upstreams.iter().any(|was| was.name() == name && was.unresolved().is_none())
+    };
+    let lost = next.upstreams.iter().filter(|it| it.unresolved().is_some());
+    let lost: Vec<_> = lost.map(UpstreamConfig::name).filter(|name| was_complete(name)).collect();
+    ConfigReport::of_missing_values(&next.warnings, &lost)
 }
 
 /// Logs the outcome.

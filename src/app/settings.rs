@@ -219,7 +219,7 @@ pub(super) fn snapshot_parts(
 
 /// Returns the secrets of the configuration that an upstream's server knows.
 fn secrets(upstream: &config::UpstreamConfig) -> Vec<Secret> {
-    match &upstream.settings.source {
+    let known: Vec<Secret> = match &upstream.settings.source {
         UpstreamSource::Process(command) => {
             command.env.iter().map(|(_, value)| value.clone()).collect()
         }
@@ -234,8 +234,10 @@ fn secrets(upstream: &config::UpstreamConfig) -> Vec<Secret> {
         }
         UpstreamSource::Library { .. }
         | UpstreamSource::Notice { .. }
+        | UpstreamSource::Unresolved { .. }
         | UpstreamSource::OnOneReplica { .. } => Vec::new(),
-    }
+    };
+    upstream.file_contents.iter().cloned().chain(known).collect()
 }
 
 /// Returns a short hash of what decides about requests: replicas that differ in it answer
@@ -535,7 +537,7 @@ transport = "sse"
         let upstream::UpstreamSource::Process(command) = settings.source else {
             panic!("a process")
         };
-        assert_eq!((command.program.as_str(), command.args), ("hub", vec!["a".to_owned()]));
+        assert_eq!((command.program.as_str(), command.args), ("hub", vec!["a".into()]));
         assert_eq!(command.cwd.as_deref(), Some(Path::new("/etc/sub")));
         let variable = |name: &str| {
             let found = command.env.iter().rfind(|(found, _)| found == name);
@@ -556,6 +558,16 @@ transport = "sse"
         assert_eq!((url.to_string().as_str(), headers.len()), ("http://h/sse", 1));
         assert_eq!(headers["x-team"], "t");
         assert_eq!(transport, Some(upstream::HttpTransport::Sse));
+    }
+
+    #[test]
+    fn a_secret_file_in_an_argument_or_a_url_is_a_secret_that_the_server_knows() {
+        let mut config = config();
+        for (at, secret) in [(0, "of-an-argument"), (1, "of-a-url")] {
+            assert!(!secrets(&config.upstreams[at]).contains(&secret.into()));
+            config.upstreams[at].file_contents = vec![secret.into()];
+            assert!(secrets(&config.upstreams[at]).contains(&secret.into()));
+        }
     }
 
     #[test]

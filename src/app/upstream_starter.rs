@@ -84,9 +84,11 @@ impl UpstreamStarter {
         started
     }
 
-    /// Returns the fleet of which one replica at a time runs this upstream, if it is such a one.
+    /// Returns the fleet of which one replica at a time runs this upstream, if it is such a one. A
+    /// replica on which a value of it is missing leaves it to the others.
     fn runs_once(&self, upstream: &UpstreamConfig) -> Option<&Arc<Fleet>> {
-        self.fleet.as_ref().filter(|_| upstream.replicas == Replicas::One)
+        let runs_once = upstream.replicas == Replicas::One && upstream.unresolved().is_none();
+        self.fleet.as_ref().filter(|_| runs_once)
     }
 }
 

@@ -372,6 +372,9 @@ fn find<'a>(config: &'a Config, name: &str, state: &Path) -> Result<SignInTarget
             let account = Settings { state: Some(state.to_owned()), ..(**account).clone() };
             Ok(SignInTarget { url, headers, account, http })
         }
+        UpstreamSource::Unresolved { reason } => {
+            Err(Failure::NoConfig(format!("upstream `{name}`: {}", sanitize_line(reason))))
+        }
         _ => {
             let text = "users do not sign in to it: that needs auth = { type = \"oauth\" } without \
                         another grant";

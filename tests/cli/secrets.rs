@@ -133,6 +133,7 @@ impl PlantedConfig {
         let address = strange.local_addr().expect("bound");
         let admin = format!("127.0.0.1:{}", free_port());
         let queries = [planted.plant("query"), planted.plant("query")];
+        let in_urls = ["url-path", "url-query"].map(|place| planted.file(&path, place));
         let keys: Vec<_> = ["key", "expired"].map(|place| planted.plant(place)).to_vec();
         let proxy = planted.plant("proxy-password");
         let [client_key, tls_key] = ["client.pem", "tls.pem"].map(|name| planted.key(&path, name));
@@ -178,6 +179,8 @@ auth = {{ type = "bearer", token = {t1} }}
 url = "http://{address}/mcp?key={q1}"
 headers = {{ {refused} }}
 auth = {{ type = "basic", user = "weir", password = {t2} }}
+[upstreams.hidden]
+url = "http://{address}/${{file:{u0}}}/mcp?key=${{file:{u1}}}"
 [upstreams.bearer]
 url = "http://{address}/mcp"
 auth = {{ type = "bearer", token = {t3} }}
@@ -219,6 +222,8 @@ expires = 2020-01-01T00:00:00Z
             env = env.join(", "),
             q0 = queries[0],
             q1 = queries[1],
+            u0 = in_urls[0],
+            u1 = in_urls[1],
             t0 = tokens[0],
             t1 = tokens[1],
             t2 = tokens[2],

@@ -307,6 +307,6 @@ fn a_neighbour_that_is_not_needed_costs_no_secret_and_no_variable() {
     for arguments in [&["call", "far__a"][..], &["list"], &["check"]] {
         let shown = shown(folder.path(), arguments);
         assert!(shown.contains("the variable WEIR_TEST_UNSET is not set"), "{shown}");
-        assert!(shown.ends_with("=> 78\n"), "{shown}");
+        assert!(shown.ends_with("=> 4\n"), "{shown}");
     }
 }

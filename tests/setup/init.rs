@@ -95,7 +95,10 @@ fn secrets(upstream: &weir_config::UpstreamConfig) -> Vec<(String, String)> {
             let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
             headers.iter().map(|(name, value)| (name.to_string(), text(value.as_bytes()))).collect()
         }
-        UpstreamSource::Library { .. } | UpstreamSource::Notice { .. } | UpstreamSource::OnOneReplica { .. } => Vec::new(),
+        UpstreamSource::Library { .. }
+        | UpstreamSource::Notice { .. }
+        | UpstreamSource::Unresolved { .. }
+        | UpstreamSource::OnOneReplica { .. } => Vec::new(),
     }
 }
 

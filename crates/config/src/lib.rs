@@ -72,6 +72,7 @@ use weir_upstream::UpstreamSource;
 use weir_upstream::connect::Egress;
 
 use crate::reader::diagnostics::{ConfigFile, Diagnostics};
+use crate::reader::document::StringValues;
 use crate::reader::report::ValueError;
 use crate::reader::table_reader::TableReader;
 use guard::GuardConfig;
@@ -157,7 +158,7 @@ pub struct Options {
     /// checked, but its secrets are not fetched, and its variables need not be set.
     pub only: Option<Vec<String>>,
     /// Current time, for checks by an operator: enables warnings about keys that have expired or
-    /// expire soon, and about roles that no client has.
+    /// expire soon, about roles that no client has, and about secrets in arguments.
     pub now: Option<SystemTime>,
     /// Cancelled when the configuration is no longer needed; commands that fetch secrets are killed
     /// then.
@@ -199,7 +200,7 @@ impl Config {
     /// configured address of the admin listener, which may be wrong then.
     pub fn listeners(path: &Path, options: &Options) -> (Listeners, Option<ConfigReport>) {
         let resolver = SecretResolver::new(&options.environment, &options.stop, false);
-        let context = LoadContext { resolver, on_disk: false, only: Some(&[]) };
+        let context = LoadContext { resolver, on_disk: false, only: Some(&[]), is_check: false };
         let read = |root: &TableReader<'_>| Listeners {
             server: root.table("server", |t| server::read_server(t, &context)),
             admin: root.table("admin", |t| admin::read_admin(t, &context)),
@@ -249,10 +250,11 @@ impl Config {
         on_disk: bool,
     ) -> Result<Self, ConfigReport> {
         let resolver = SecretResolver::new(&options.environment, &options.stop, may_run);
-        let context = LoadContext { resolver, on_disk, only: options.only.as_deref() };
-        let (mut config, warnings) = reader::document::read(main, &options.environment, |root| {
-            Self::read(root, options, &context)
-        })?;
+        let (only, is_check) = (options.only.as_deref(), options.now.is_some());
+        let context = LoadContext { resolver, on_disk, only, is_check };
+        let values = StringValues { environment: &options.environment, only };
+        let (mut config, warnings) =
+            reader::document::read(main, values, |root| Self::read(root, options, &context))?;
         config.warnings = warnings;
         Ok(config)
     }
@@ -336,15 +338,15 @@ fn read_despite_mistakes<R>(
     options: &Options,
     read: impl Fn(&TableReader<'_>) -> R,
 ) -> (R, Option<ConfigReport>) {
-    let environment = &options.environment;
+    let values = StringValues { environment: &options.environment, only: Some(&[]) };
     let (main, report) = match open(path) {
-        Ok(main) => match reader::document::read_with_mistakes(&main, environment, &read) {
+        Ok(main) => match reader::document::read_with_mistakes(&main, values, &read) {
             Ok((result, _)) => return (result, None),
             Err(report) => (main, report),
         },
         Err(report) => (file(path, String::new()), report),
     };
-    (reader::document::read_recovered(&main, environment, &read), Some(report))
+    (reader::document::read_recovered(&main, values, &read), Some(report))
 }
 
 /// Parameters of reading that all sections share.
@@ -354,6 +356,8 @@ struct LoadContext<'o> {
     on_disk: bool,
     /// Names of the used upstreams; `None` means all that are enabled.
     only: Option<&'o [String]>,
+    /// An operator checks the file, and gets notes that a start does not print.
+    is_check: bool,
 }
 
 fn open(path: &Path) -> Result<ConfigFile, ConfigReport> {
@@ -373,7 +377,7 @@ impl Default for Config {
         let (options, diagnostics, nothing) =
             (Options::default(), Diagnostics::default(), DeTable::new());
         let resolver = SecretResolver::new(&options.environment, &options.stop, false);
-        let context = LoadContext { resolver, on_disk: false, only: None };
+        let context = LoadContext { resolver, on_disk: false, only: None, is_check: false };
         Self::read(&TableReader::root(&diagnostics, &nothing), &options, &context)
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod document;
 pub(crate) mod include;
 pub(crate) mod report;
 pub(crate) mod rule_locations;
+pub(crate) mod secret_file;
 mod secret_names;
 pub(crate) mod table_reader;
 pub(crate) mod value;

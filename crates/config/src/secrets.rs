@@ -8,23 +8,18 @@ mod secret_command;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use rustix::process::geteuid;
 use tokio_util::sync::CancellationToken;
 use toml::de::DeValue;
-use zeroize::Zeroizing;
 
-use self::secret_command::{SecretError, TOO_LARGE};
 use crate::keys::shape::{self, ValueShape};
 use crate::keys::{Described, Key, custom, list, path, settings};
 use crate::reader::report::ValueError;
+use crate::reader::secret_file::{self, MAX_BYTES, SecretError, to_secret};
 use crate::reader::table_reader::{Parsed, TableReader};
 use crate::reader::value;
 use crate::reader::variables::{Environment, is_variable_name, unset_variable_error};
-use weir_base::files::regular_file;
 use weir_base::secrets::secret::Secret;
 
 /// Resolves secrets: the environment, and whether commands may run.
@@ -171,7 +166,7 @@ fn read_source(t: &TableReader<'_>, resolver: &SecretResolver<'_>, used: bool) -
         }
         "file" => {
             let path = file?;
-            used.then(|| from_file(t, &path))?
+            used.then(|| secret_file::read(&path, &t.source_text(key)))?
         }
         _ => {
             let command = whole_command(t, command?)?;
@@ -202,64 +197,6 @@ fn from_variable(name: &str, written: &str, environment: &Environment) -> Parsed
         )),
         Err(not_text) => Err(not_text.to_error(written)),
     }
-}
-
-// === Files ===
-
-fn from_file(t: &TableReader<'_>, path: &Path) -> Parsed<Secret> {
-    let written = t.source_text("file");
-    let unreadable = |error: std::io::Error| {
-        let what = format!("{written} cannot be read: {error}");
-        ValueError::new(
-            what,
-            "check the path, which starts from the folder of this file, and its permissions",
-        )
-    };
-    let file = regular_file::open(path).map_err(|error| match error.kind() {
-        ErrorKind::InvalidInput => ValueError::new(
-            format!("{written} is not a file"),
-            "name the file that holds the secret",
-        ),
-        _ => unreadable(error),
-    })?;
-    let about = file.metadata().map_err(unreadable)?;
-    let is_ours = about.uid() == geteuid().as_raw();
-    if let Some((whom, mode)) = excess_access(about.mode(), is_ours) {
-        let what = format!("{written} is open to {whom}");
-        return Err(ValueError::new(what, format!("chmod {mode} {written}")));
-    }
-    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES + SPARE_BYTES));
-    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    to_secret(&bytes).map_err(|refusal| refusal.about(&written))
-}
-
-/// Returns who can access a secret's file but should not, and the mode that the file should have. A
-/// file of Weir's user needs no access for its group. A file of another user is accessible through
-/// its group only (systemd's credentials, secrets in a pod), which may read it: mode 600 would lock
-/// Weir out.
-fn excess_access(mode: u32, is_ours: bool) -> Option<(&'static str, &'static str)> {
-    let (not_for_others, whom, right) = match is_ours {
-        true => (0o077, "its group or to others", "600"),
-        false => (0o037, "others, or to be changed by its group", "440"),
-    };
-    (mode & not_for_others != 0).then_some((whom, right))
-}
-
-/// Makes a secret of a file's contents, or of a command's output, without one newline at the end.
-fn to_secret(bytes: &[u8]) -> Result<Secret, SecretError> {
-    let not_text = |what| SecretError::new(what, "check that it gives the secret alone, as text");
-    if bytes.len() > MAX_BYTES {
-        return Err(TOO_LARGE);
-    }
-    let text = std::str::from_utf8(bytes).map_err(|_| not_text("does not give UTF-8"))?;
-    if text.contains('\0') {
-        return Err(not_text("gives a NUL"));
-    }
-    let text = match text.strip_suffix('\n') {
-        Some(text) => text.strip_suffix('\r').unwrap_or(text),
-        None => text,
-    };
-    Ok(Secret::from(text))
 }
 
 // === Commands ===
@@ -294,33 +231,4 @@ fn from_command(
         )?)
     });
     output.as_ref().map(Secret::clone).map_err(|refusal| refusal.about(&program))
-}
-
-/// Maximum size of a secret: a certificate chain fits, and a file of another kind is detected.
-const MAX_BYTES: usize = 64 * 1024;
-
-/// Spare capacity: reading to the end tries to read past the last byte, and a full buffer would be
-/// reallocated, which leaves a copy of the secret in memory.
-const SPARE_BYTES: usize = 64;
-
-#[cfg(test)]
-mod tests {
-    use super::excess_access;
-
-    #[test]
-    fn a_group_may_read_what_somebody_else_owns_and_nothing_of_ours() {
-        for (mode, ours, others) in [
-            (0o100_400, None, None),
-            (0o100_600, None, None),
-            (0o100_440, Some("600"), None),
-            (0o100_640, Some("600"), None),
-            (0o100_460, Some("600"), Some("440")),
-            (0o100_444, Some("600"), Some("440")),
-            (0o100_604, Some("600"), Some("440")),
-            (0o100_601, Some("600"), Some("440")),
-        ] {
-            let right = |is_ours| excess_access(mode, is_ours).map(|(_, right)| right);
-            assert_eq!((right(true), right(false)), (ours, others), "{mode:o}");
-        }
-    }
 }

@@ -9,8 +9,10 @@ mod example_file;
 mod files;
 mod leaks;
 mod limits;
+mod missing;
 mod mistakes;
 mod schema;
+mod secret_files;
 mod secrets;
 
 use std::path::Path;

@@ -20,10 +20,11 @@ use crate::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::reader::value;
 use defaults::{TableOwner, UpstreamDefaults, read_defaults};
 use sign_in::SignInSettings;
-use source::{UpstreamKeys, source};
+use source::{ReadSource, UpstreamKeys, source};
 use weir_access::catalog::ExportRules;
 use weir_access::guard::GuardRules;
 use weir_access::pins::Mode;
+use weir_base::secrets::secret::Secret;
 use weir_mcp::kind::Kind;
 use weir_mcp::pattern::AllowDeny;
 use weir_mcp::revision::Era;
@@ -38,6 +39,8 @@ pub struct UpstreamConfig {
     pub settings: upstream::Settings,
     /// Variables of Weir's environment that its process gets, besides those that every child gets.
     pub pass_env: Vec<String>,
+    /// Contents of the secret files that its arguments or its URL contain.
+    pub file_contents: Vec<Secret>,
     /// Exported items, and their public names.
     pub exports: ExportRules,
     /// Content checks.
@@ -62,6 +65,14 @@ impl UpstreamConfig {
     /// Returns the name of its table, which policy, logs and lists use. Unique.
     pub fn name(&self) -> &str {
         self.settings.name.as_str()
+    }
+
+    /// Returns why it cannot be started: the missing values, in one line; `None` if it can.
+    pub fn unresolved(&self) -> Option<&str> {
+        match &self.settings.source {
+            UpstreamSource::Unresolved { reason } => Some(reason),
+            _ => None,
+        }
     }
 
     /// Returns whether a user has to sign in to it.
@@ -185,7 +196,8 @@ pub(super) fn read_upstreams(
         if !enabled {
             return;
         }
-        if has_fleet && upstream.as_ref().is_some_and(|it| it.pinning == Mode::Enforce) {
+        let enforces = upstream.as_ref().is_some_and(|it| it.pinning == Mode::Enforce);
+        if has_fleet && enforces && t.is_resolved("guard") {
             let what = "pinning is \"enforce\", and each replica would approve what it lists first";
             let remedy = "set pinning = \"locked\", and give all replicas the same lock file";
             t.error("guard", ValueError::new(what, remedy));
@@ -196,11 +208,14 @@ pub(super) fn read_upstreams(
             let remedy = "use another grant, or remove [fleet]";
             t.error("auth", ValueError::new(what, remedy));
         }
-        if let Some((_, owner)) = prefixes.iter().find(|(taken, _)| *taken == prefix) {
-            let what = format!("this prefix belongs to [upstreams.{owner}] already");
-            t.error("prefix", ValueError::new(what, "give one of the two another prefix"));
+        // One that is missing is unknown.
+        if t.is_resolved("prefix") {
+            if let Some((_, owner)) = prefixes.iter().find(|(taken, _)| *taken == prefix) {
+                let what = format!("this prefix belongs to [upstreams.{owner}] already");
+                t.error("prefix", ValueError::new(what, "give one of the two another prefix"));
+            }
+            prefixes.push((prefix, name.to_owned()));
         }
-        prefixes.push((prefix, name.to_owned()));
         result.used.extend(upstream.filter(|_| used));
     });
     let none_is_written = root
@@ -247,6 +262,7 @@ pub(super) fn notice(text: &str) -> UpstreamConfig {
             reads_list_cache: false,
         },
         pass_env: Vec::new(),
+        file_contents: Vec::new(),
         exports,
         guard: GuardRules::default(),
         pinning: Mode::Off,
@@ -273,7 +289,8 @@ fn reserved() -> ValueError {
 }
 
 /// Reads one table. Returns the exported resources, and the upstream; no upstream if the table has
-/// no source.
+/// no source. One that lacks a value from outside has no other source than the reason, unless it is
+/// required: then the missing value is an error.
 fn upstream(
     name: &str,
     prefix: &str,
@@ -286,7 +303,7 @@ fn upstream(
     context: &LoadContext<'_>,
     used: bool,
 ) -> (AllowDeny, Option<UpstreamConfig>) {
-    let (source, pass_env) = source(t, context, network, used);
+    let ReadSource { source, pass_env, file_contents } = source(t, context, network, used);
     let is_library = matches!(source, Some(UpstreamSource::Library { .. }));
     let defaults = read_defaults(
         t,
@@ -315,7 +332,8 @@ fn upstream(
         let remedy = "remove it: every replica reads the folder";
         t.error("replicas", ValueError::new("a folder of prompts is not run", remedy));
     }
-    if replicas == Replicas::One && defaults.sharing == Sharing::Client {
+    let is_for_each = defaults.sharing == Sharing::Client && t.is_resolved("sharing");
+    if replicas == Replicas::One && is_for_each {
         let what = "sharing is \"client\", and so there is a connection for each client";
         t.error("replicas", ValueError::new(what, "remove it, or set sharing = \"shared\""));
     }
@@ -325,10 +343,14 @@ fn upstream(
     }
     if let Some(UpstreamSource::Http { transport: Some(HttpTransport::Sse), .. }) = &source
         && defaults.era == Some(Era::Modern)
+        && t.is_resolved("era")
     {
         let what = "era is \"modern\", and modern servers have no HTTP+SSE";
         t.error("transport", ValueError::new(what, "remove it, or set era = \"legacy\""));
     }
+    let over_http = matches!(source, Some(UpstreamSource::Http { .. }));
+    let missing = if used && !required { t.collect_unresolved() } else { None };
+    let source = missing.map(|reason| UpstreamSource::Unresolved { reason }).or(source);
     let upstream = source.zip(exports).map(|(source, exports)| UpstreamConfig {
         settings: upstream::Settings {
             instance: None,
@@ -340,7 +362,7 @@ fn upstream(
                 ..defaults.timeouts
             },
             retry: defaults.retry,
-            limits: defaults.limits(matches!(source, UpstreamSource::Http { .. })),
+            limits: defaults.limits(over_http),
             required,
             lazy,
             breaker: defaults.breaker,
@@ -350,6 +372,7 @@ fn upstream(
             reads_list_cache: true,
         },
         pass_env,
+        file_contents,
         exports,
         guard: guard.rules,
         pinning: guard.pinning,

@@ -31,8 +31,8 @@ pub struct ChildCommand {
     pub program: String,
     /// Name of the program in messages: without values of variables, which may be secrets.
     pub display_name: String,
-    /// Arguments; no shell interprets them.
-    pub args: Vec<String>,
+    /// Arguments; no shell interprets them. Each may hold a secret.
+    pub args: Vec<Secret>,
     /// Variables that the child inherits, whatever the upstream.
     pub inherited: Vec<(String, Secret)>,
     /// Variables of this upstream, which take precedence; the child has no others.
@@ -52,7 +52,7 @@ impl ChildCommand {
         let is_in_use = |own: &PathBuf| {
             extent == Extent::Process
                 || self.program.contains('/') && Path::new(&self.program).is_relative()
-                || self.args.iter().any(|arg| is_relative(arg, own))
+                || self.args.iter().any(|arg| is_relative(arg.expose(), own))
         };
         let own = || Some(std::env::current_dir().unwrap_or_default()).filter(is_in_use);
         self.cwd.clone().or_else(own)

@@ -24,6 +24,7 @@ use crate::session::session_pool::SessionPool;
 use crate::shared::Shared;
 use crate::subscriptions::{Subscribed, Subscriber, SubscriptionRegistry};
 use crate::supervisor::state_publisher::StatePublisher;
+use crate::supervisor::unresolved_upstream::UnresolvedUpstream;
 use crate::supervisor::{Supervisor, library_upstream, notice_upstream};
 use crate::{
     ConnectionStatus, Error, ListChangeCounts, Listing, Settings, Sharing, UpstreamReport,
@@ -115,6 +116,10 @@ impl Upstream {
             }
             UpstreamSource::Notice { text } => {
                 tasks.spawn(notice_upstream::run(text.clone(), state, stop.clone()));
+            }
+            UpstreamSource::Unresolved { reason } => {
+                let unresolved = UnresolvedUpstream { reason: reason.clone(), state };
+                tasks.spawn(unresolved.run(stop.clone()));
             }
             _ => {
                 let supervisor = Supervisor {

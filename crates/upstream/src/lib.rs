@@ -136,7 +136,7 @@ impl Settings {
                     add(folder.as_os_str().as_encoded_bytes());
                 }
                 add(command.args.len().to_string().as_bytes());
-                command.args.iter().for_each(|arg| add(arg.as_bytes()));
+                command.args.iter().for_each(|arg| add(arg.expose().as_bytes()));
                 let inherited = command.inherited.iter().filter(|_| extent == Extent::Process);
                 for (name, value) in inherited.chain(&command.env) {
                     add(name.as_bytes());
@@ -146,6 +146,8 @@ impl Settings {
             UpstreamSource::OnOneReplica { settings, .. } => {
                 add(settings.digest(extent).as_bytes());
             }
+            // It has neither lists nor tasks.
+            UpstreamSource::Unresolved { .. } => {}
             UpstreamSource::Http { url, headers, account, egress, transport } => {
                 add(url.to_string().as_bytes());
                 add(format!("{account:?}{egress:?}{transport:?}").as_bytes());

@@ -7,6 +7,8 @@ use hyper::{HeaderMap, Uri};
 
 use crate::Settings;
 use crate::connect::{ChildCommand, Egress};
+use weir_base::secrets::sha256::sha256;
+use weir_base::text::hex::hex;
 use weir_oauth as oauth;
 
 /// Process, URL or folder of an upstream.
@@ -37,6 +39,11 @@ pub enum UpstreamSource {
         /// HTTP transport; `None` means that it is detected.
         transport: Option<HttpTransport>,
     },
+    /// None: a value that decides about it is missing, so it is not started.
+    Unresolved {
+        /// Missing values with their remedies, as text for the operator.
+        reason: String,
+    },
     /// A server that one replica of the fleet runs at a time.
     OnOneReplica {
         /// Endpoint URL on that replica.
@@ -46,7 +53,8 @@ pub enum UpstreamSource {
     },
 }
 
-/// Leaves out the query of a URL, which often is a secret although it is not marked as such.
+/// Leaves out the query of a URL, which often is a secret although it is not marked as such, and
+/// shows of its path, which may hold one, only whether two of them differ.
 impl fmt::Debug for UpstreamSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -56,12 +64,15 @@ impl fmt::Debug for UpstreamSource {
             Self::Http { url, headers, account, egress, transport } => f
                 .debug_struct("Http")
                 .field("host", &url.host())
-                .field("path", &url.path())
+                .field("path", &format_args!("#{}", &hex(&sha256(url.path()))[..8]))
                 .field("headers", headers)
                 .field("account", account)
                 .field("egress", egress)
                 .field("transport", transport)
                 .finish(),
+            Self::Unresolved { reason } => {
+                f.debug_struct("Unresolved").field("reason", reason).finish()
+            }
             Self::OnOneReplica { settings, .. } => settings.source.fmt(f),
         }
     }

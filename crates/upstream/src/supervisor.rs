@@ -8,6 +8,7 @@
 pub(crate) mod library_upstream;
 pub(crate) mod notice_upstream;
 pub(crate) mod state_publisher;
+pub(crate) mod unresolved_upstream;
 
 use std::sync::Arc;
 use std::time::Duration;

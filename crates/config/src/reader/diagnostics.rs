@@ -18,10 +18,11 @@ use toml::de::DeValue;
 use crate::reader::report::{
     ConfigProblem, ConfigReport, RedactedSource, Severity, Span, ValueError,
 };
-use crate::reader::rule_locations::RuleLocations;
+use crate::reader::rule_locations::{RuleLocations, is_below};
 use crate::reader::secret_names::{
     is_harmless_key, is_like_a_secret, may_hold_secrets, secrets_of_url,
 };
+use weir_base::secrets::secret::Secret;
 
 /// Value with its span.
 pub(crate) type SpannedValue<'t> = Spanned<DeValue<'t>>;
@@ -50,6 +51,8 @@ pub(crate) struct Diagnostics {
     urls: RefCell<Vec<Span>>,
     /// Strings with variables as they are in the file, by the start of their spans.
     source_texts: RefCell<BTreeMap<usize, String>>,
+    /// Contents of the secret files in strings, by the start of their spans.
+    file_contents: RefCell<BTreeMap<usize, Vec<Secret>>>,
     /// Diagnostics of strings whose variables cannot be replaced, by the start of their spans.
     unresolved: RefCell<BTreeMap<usize, Vec<Diagnostic>>>,
     /// Locations of rules, for later explanations.
@@ -228,6 +231,18 @@ impl Diagnostics {
         self.source_texts.borrow_mut().insert(at, written);
     }
 
+    /// Records the contents of the secret files in a string.
+    pub(crate) fn record_file_contents(&self, at: usize, contents: Vec<Secret>) {
+        self.file_contents.borrow_mut().insert(at, contents);
+    }
+
+    /// Returns the contents of the secret files in the strings of a value.
+    pub(crate) fn file_contents(&self, value: &SpannedValue<'_>) -> Vec<Secret> {
+        let contents = self.file_contents.borrow();
+        let of = |value: &&SpannedValue<'_>| contents.get(&value.span().start);
+        plain_values(value).iter().filter_map(of).flatten().cloned().collect()
+    }
+
     /// Records why the variables of a string cannot be replaced; the string is not parsed then.
     pub(crate) fn record_unresolved(&self, span: Span, key: &str, why: Vec<ValueError>) {
         let at = span.start;
@@ -246,6 +261,36 @@ impl Diagnostics {
         let mut unresolved = self.unresolved.borrow_mut();
         for value in plain_values(value) {
             unresolved.entry(value.span().start).and_modify(Vec::clear);
+        }
+    }
+
+    /// Turns the errors about missing values in a table into warnings. Returns what is missing in
+    /// one line, with places and remedies; `None` if nothing is.
+    pub(crate) fn collect_unresolved(&self, table: &str) -> Option<String> {
+        let mut unresolved = self.unresolved.borrow_mut();
+        let mut entries = self.entries.borrow_mut();
+        let all = unresolved.values_mut().flatten().chain(entries.iter_mut());
+        let is_missing = |it: &&mut Diagnostic| {
+            it.severity == Severity::Error && it.error.missing.is_some() && is_below(&it.key, table)
+        };
+        let mut missing: Vec<_> = all.filter(is_missing).collect();
+        missing.sort_by_key(|it| it.span.as_ref().map(|span| span.start));
+        let mut lines: Vec<(&str, String)> = Vec::new();
+        for Diagnostic { severity, span, error, .. } in missing {
+            *severity = Severity::Warning;
+            let at = self.line(span.as_ref().map_or(0, |span| span.start));
+            let remedy = error.missing.as_deref().unwrap_or_default();
+            // One variable may be missing in several places.
+            if !lines.iter().any(|(what, _)| *what == error.what) {
+                lines.push((&*error.what, format!("{}: {remedy} ({at})", error.what)));
+            }
+        }
+        let more = lines.len().saturating_sub(MAX_UNRESOLVED);
+        lines.truncate(MAX_UNRESOLVED);
+        let text = lines.into_iter().map(|(_, line)| line).collect::<Vec<_>>().join("; ");
+        match more {
+            0 => Some(text).filter(|text| !text.is_empty()),
+            more => Some(format!("{text}; and {more} more")),
         }
     }
 
@@ -332,6 +377,7 @@ impl Diagnostics {
                 key: f.key,
                 what: f.error.what.into_owned(),
                 remedy: f.error.remedy.into_owned(),
+                is_missing_value: f.error.missing.is_some(),
                 span: f.span.map(|span| span.start - start..span.end - start),
                 source: sources.get(index)?.clone(),
             })
@@ -374,3 +420,6 @@ impl SourceFile {
         self.start + self.lines.last().copied().unwrap_or(0)
     }
 }
+
+/// Maximum number of missing values that one line names.
+const MAX_UNRESOLVED: usize = 4;

@@ -2,8 +2,8 @@
 //!
 //! Each file is parsed by itself, then the files are merged in the order of reading: tables are
 //! merged, and a key that two files define is a mistake at its second location. Then the variables
-//! of all strings are replaced. The only keys known here are `include`, and `file` as a source of a
-//! secret.
+//! of all strings are replaced. The only keys known here are `include`, `file` as a source of a
+//! secret, and `args` and `url` of an upstream, which may contain secret files.
 
 use std::path::{Path, PathBuf};
 
@@ -15,17 +15,27 @@ use crate::reader::diagnostics::{ConfigFile, Diagnostics, FileFormat, SpannedVal
 use crate::reader::include;
 use crate::reader::report::{ConfigProblem, ConfigReport, Severity, ValueError};
 use crate::reader::rule_locations::join;
+use crate::reader::secret_file;
 use crate::reader::table_reader::TableReader;
 use crate::reader::variables::{self, Environment};
+use weir_base::secrets::secret::Secret;
+
+/// Values that strings of the document may contain.
+#[derive(Clone, Copy)]
+pub(crate) struct StringValues<'v> {
+    pub(crate) environment: &'v Environment,
+    /// Names of the upstreams whose secret files are read; `None` means all.
+    pub(crate) only: Option<&'v [String]>,
+}
 
 /// Reads `main` and the files that it includes, and applies `read` to the top table. Returns the
 /// result of `read` with the warnings, or all problems if one of them is an error.
 pub(crate) fn read<R>(
     main: &ConfigFile,
-    environment: &Environment,
+    values: StringValues<'_>,
     read: impl FnOnce(&TableReader<'_>) -> R,
 ) -> Result<(R, Vec<ConfigProblem>), ConfigReport> {
-    let (result, problems) = read_with_mistakes(main, environment, read)?;
+    let (result, problems) = read_with_mistakes(main, values, read)?;
     match problems.iter().any(|p| p.severity == Severity::Error) {
         true => Err(ConfigReport::new(problems)),
         false => Ok((result, problems)),
@@ -36,10 +46,10 @@ pub(crate) fn read<R>(
 /// missing or is not TOML.
 pub(crate) fn read_with_mistakes<R>(
     main: &ConfigFile,
-    environment: &Environment,
+    values: StringValues<'_>,
     read: impl FnOnce(&TableReader<'_>) -> R,
 ) -> Result<(R, Vec<ConfigProblem>), ConfigReport> {
-    let (mut diagnostics, mut root, included) = open(main, environment)?;
+    let (mut diagnostics, mut root, included) = open(main, values)?;
     root.remove("include");
     let files = || std::iter::once(main).chain(&included);
 
@@ -54,7 +64,7 @@ pub(crate) fn read_with_mistakes<R>(
         return Err(diagnostics.into_report(files()));
     }
     for (name, value) in root.iter_mut() {
-        expand(value, name.get_ref(), &diagnostics, environment);
+        expand(value, name.get_ref(), &diagnostics, values);
     }
     let result = TableReader::root(&diagnostics, &root).read_checked(read);
     let problems = diagnostics.into_problems(files());
@@ -64,7 +74,7 @@ pub(crate) fn read_with_mistakes<R>(
 /// Reads what can be read of files that are not TOML, and reports nothing.
 pub(crate) fn read_recovered<R>(
     main: &ConfigFile,
-    environment: &Environment,
+    values: StringValues<'_>,
     read: impl FnOnce(&TableReader<'_>) -> R,
 ) -> R {
     fn recovered(file: &ConfigFile, start: usize) -> DeTable<'_> {
@@ -74,7 +84,7 @@ pub(crate) fn read_recovered<R>(
     diagnostics.add_file(main);
     let mut root = recovered(main, 0);
     if let Some(value) = root.get_mut("include") {
-        expand(value, "include", &diagnostics, environment);
+        expand(value, "include", &diagnostics, values);
     }
     let included = include::read(main, &root, &diagnostics);
     root.remove("include");
@@ -83,7 +93,7 @@ pub(crate) fn read_recovered<R>(
         merge(&mut root, recovered(file, start), "", &diagnostics);
     }
     for (name, value) in root.iter_mut() {
-        expand(value, name.get_ref(), &diagnostics, environment);
+        expand(value, name.get_ref(), &diagnostics, values);
     }
     TableReader::root(&diagnostics, &root).read_checked(read)
 }
@@ -91,7 +101,7 @@ pub(crate) fn read_recovered<R>(
 /// Parses the main file, and reads the files that it includes.
 fn open<'f>(
     main: &'f ConfigFile,
-    environment: &Environment,
+    values: StringValues<'_>,
 ) -> Result<(Diagnostics, DeTable<'f>, Vec<ConfigFile>), ConfigReport> {
     let mut diagnostics = Diagnostics::default();
     diagnostics.add_file(main);
@@ -99,7 +109,7 @@ fn open<'f>(
         return Err(diagnostics.into_report([main]));
     };
     if let Some(value) = root.get_mut("include") {
-        expand(value, "include", &diagnostics, environment);
+        expand(value, "include", &diagnostics, values);
     }
     let included = include::read(main, &root, &diagnostics);
     Ok((diagnostics, root, included))
@@ -110,17 +120,17 @@ pub(crate) fn sources(
     main: &ConfigFile,
     environment: &Environment,
 ) -> Result<Sources, ConfigReport> {
-    let (_, mut root, included) = open(main, environment)?;
+    let (_, mut root, included) = open(main, StringValues { environment, only: Some(&[]) })?;
     // The files of `[server.tls]` are watched separately, all of them together.
     if let Some(DeValue::Table(server)) = root.get_mut("server").map(Spanned::get_mut) {
         server.remove("tls");
     }
     let mut secrets = Vec::new();
-    find_secrets(&root, &main.folder, environment, &mut secrets);
+    find_secrets(&root, "", &main.folder, environment, &mut secrets);
     for file in &included {
         // An invalid file names no secrets.
         if let Ok(table) = DeTable::parse(&file.text) {
-            find_secrets(table.get_ref(), &file.folder, environment, &mut secrets);
+            find_secrets(table.get_ref(), "", &file.folder, environment, &mut secrets);
         }
     }
     secrets.sort();
@@ -129,28 +139,48 @@ pub(crate) fn sources(
     Ok(Sources { files: files.collect(), secrets })
 }
 
-/// Finds every `file = "…"` below a table whose relative paths start from `folder`.
+/// Finds every `file = "…"` and `${file:…}` below the table `name`, and the files beside the
+/// private key of `tls`. Relative paths start from `folder`.
 fn find_secrets(
     table: &DeTable<'_>,
+    name: &str,
     folder: &Path,
     environment: &Environment,
     found: &mut Vec<PathBuf>,
 ) {
-    let mut search = |value: &DeValue<'_>| match value {
-        DeValue::Table(table) => find_secrets(table, folder, environment, found),
-        DeValue::Array(list) => {
-            let tables = list.iter().filter_map(|value| value.get_ref().as_table());
-            tables.for_each(|table| find_secrets(table, folder, environment, found));
+    for (key, value) in table {
+        let key = key.get_ref().as_ref();
+        let is_path = key == "file" || name == "tls" && ["ca", "cert"].contains(&key);
+        match value.get_ref() {
+            DeValue::Table(table) => find_secrets(table, key, folder, environment, found),
+            DeValue::Array(list) => list.iter().for_each(|value| match value.get_ref() {
+                DeValue::Table(table) => find_secrets(table, key, folder, environment, found),
+                DeValue::String(text) => find_files(text, false, folder, environment, found),
+                _ => {}
+            }),
+            DeValue::String(text) => find_files(text, is_path, folder, environment, found),
+            _ => {}
         }
-        _ => {}
+    }
+}
+
+/// Finds the secret files in a string, which may be the path of one itself.
+fn find_files(
+    text: &str,
+    is_path: bool,
+    folder: &Path,
+    environment: &Environment,
+    found: &mut Vec<PathBuf>,
+) {
+    let mut note = |path: &str, _: &str| {
+        found.push(folder.join(path));
+        Ok(Secret::from(""))
     };
-    table.iter().for_each(|(_, value)| search(value.get_ref()));
-    let Some(DeValue::String(text)) = table.get("file").map(Spanned::get_ref) else { return };
-    match variables::expand(text, environment) {
-        Ok(None) => found.push(folder.join(&**text)),
-        Ok(Some(expanded)) => found.push(folder.join(expanded)),
-        // Reading the configuration reports this error.
-        Err(_) => {}
+    match variables::expand(text, environment, &mut note) {
+        Ok(None) if is_path => found.push(folder.join(text)),
+        Ok(Some(expanded)) if is_path => found.push(folder.join(expanded)),
+        // Reading the configuration reports an error.
+        Ok(_) | Err(_) => {}
     }
 }
 
@@ -265,28 +295,61 @@ fn expand(
     value: &mut SpannedValue<'_>,
     path: &str,
     diagnostics: &Diagnostics,
-    environment: &Environment,
+    values: StringValues<'_>,
 ) {
     let span = value.span();
     match value.get_mut() {
         DeValue::Table(table) => {
             for (name, value) in table.iter_mut() {
-                expand(value, &join(path, name.get_ref()), diagnostics, environment);
+                expand(value, &join(path, name.get_ref()), diagnostics, values);
             }
         }
         DeValue::Array(list) => {
             for value in list.iter_mut() {
-                expand(value, path, diagnostics, environment);
+                expand(value, path, diagnostics, values);
             }
         }
-        DeValue::String(text) => match variables::expand(text, environment) {
-            Ok(None) => {}
-            Ok(Some(expanded)) => {
-                let written = std::mem::replace(text, expanded.into());
-                diagnostics.record_source_text(span.start, written.into_owned());
+        DeValue::String(text) => {
+            let folder = diagnostics.base_folder(span.start);
+            let mut contents = Vec::new();
+            let mut read = |file: &str, written: &str| -> Result<Secret, ValueError> {
+                let content = read_file(path, &folder.join(file), written, values.only)?;
+                contents.push(content.clone());
+                Ok(content)
+            };
+            match variables::expand(text, values.environment, &mut read) {
+                Ok(None) => {}
+                Ok(Some(expanded)) => {
+                    let written = std::mem::replace(text, expanded.into());
+                    diagnostics.record_source_text(span.start, written.into_owned());
+                    diagnostics.record_file_contents(span.start, contents);
+                }
+                Err(errors) => diagnostics.record_unresolved(span, path, errors),
             }
-            Err(errors) => diagnostics.record_unresolved(span, path, errors),
-        },
+        }
         _ => {}
+    }
+}
+
+/// Reads a secret file that the string under a key contains, if it may contain one.
+fn read_file(
+    key: &str,
+    file: &Path,
+    written: &str,
+    only: Option<&[String]>,
+) -> Result<Secret, ValueError> {
+    let mut parts = key.splitn(3, '.');
+    let upstream = match [parts.next(), parts.next(), parts.next()] {
+        [Some("upstreams"), Some(upstream), Some("args" | "url")] => upstream,
+        _ => {
+            let what = "${file:…} is replaced in args and url of an upstream only";
+            let remedy = "write { file = \"…\" } where a secret is read, or else a variable";
+            return Err(ValueError::new(what, remedy));
+        }
+    };
+    match only.is_none_or(|only| only.iter().any(|name| name == upstream)) {
+        true => secret_file::read(file, written),
+        // No error of it is reported.
+        false => Err(ValueError::new("this file is not read", "nothing uses it").missing("")),
     }
 }

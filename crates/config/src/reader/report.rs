@@ -13,6 +13,7 @@ use std::sync::Arc;
 use annotate_snippets::renderer::Renderer;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Snippet};
 
+use super::rule_locations::{is_below, join};
 use super::secret_names::{
     HARMLESS_KEYS, HARMLESS_WORDS, SECRET_WORDS, is_like_a_secret, secrets_of_urls,
 };
@@ -41,9 +42,24 @@ impl ConfigReport {
             key: String::new(),
             what,
             remedy,
+            is_missing_value: false,
             span: None,
             source,
         }])
+    }
+
+    /// Makes a report that refuses a configuration because these upstreams lack values, from its
+    /// warnings. `None` if no upstream is named.
+    pub fn of_missing_values(warnings: &[Warning], upstreams: &[&str]) -> Option<Self> {
+        let is_lost = |it: &Warning| {
+            it.is_missing_value
+                && upstreams.iter().any(|name| is_below(&it.key, &join("upstreams", name)))
+        };
+        let refused = |it: &Warning| ConfigProblem {
+            severity: if is_lost(it) { Severity::Error } else { it.severity },
+            ..it.clone()
+        };
+        (!upstreams.is_empty()).then(|| Self::new(warnings.iter().map(refused).collect()))
     }
 
     /// Returns the problems in the order of the file; at least one of them is an error.
@@ -89,6 +105,9 @@ pub struct ConfigProblem {
     pub what: String,
     /// Remedy.
     pub remedy: String,
+    /// Whether a value is missing that comes from outside: a variable, a file or a command's
+    /// output.
+    pub is_missing_value: bool,
     pub(crate) span: Option<Span>,
     pub(crate) source: Arc<RedactedSource>,
 }
@@ -279,6 +298,9 @@ pub(crate) struct ValueError {
     pub(crate) remedy: Cow<'static, str>,
     /// Span, if it is not that of the whole value.
     pub(crate) at: Option<Span>,
+    /// Short remedy, if a value is missing that comes from outside: a variable, a file or a
+    /// command's output.
+    pub(crate) missing: Option<Cow<'static, str>>,
 }
 
 impl ValueError {
@@ -286,7 +308,13 @@ impl ValueError {
         what: impl Into<Cow<'static, str>>,
         remedy: impl Into<Cow<'static, str>>,
     ) -> Self {
-        Self { what: what.into(), remedy: remedy.into(), at: None }
+        Self { what: what.into(), remedy: remedy.into(), at: None, missing: None }
+    }
+
+    /// Marks the error as one about a value that is missing, with the remedy in a few words. Such a
+    /// value of an upstream stops that upstream, and not Weir.
+    pub(crate) fn missing(self, remedy: impl Into<Cow<'static, str>>) -> Self {
+        Self { missing: Some(remedy.into()), ..self }
     }
 
     /// True if its texts are constants, which cannot contain a value.

@@ -63,6 +63,11 @@ pub(crate) fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key } else { format!("{path}.{key}") }
 }
 
+/// Returns whether a path is that of a table, or leads into it.
+pub(crate) fn is_below(path: &str, table: &str) -> bool {
+    path.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
 /// Returns the client of a client's own role.
 pub fn owner_of(role: &str) -> Option<&str> {
     role.strip_prefix(OWN_ROLE_PREFIX)

@@ -18,6 +18,7 @@ use crate::reader::diagnostics::Diagnostics;
 pub(crate) use crate::reader::diagnostics::{Parsed, SpannedValue};
 use crate::reader::report::{Severity, Span, ValueError, did_you_mean, nearest};
 use crate::reader::rule_locations::{RuleLocations, join};
+use weir_base::secrets::secret::Secret;
 
 // === Table ===
 
@@ -283,6 +284,17 @@ impl<'a> TableReader<'a> {
             .into_iter()
             .flatten()
             .for_each(|(_, value)| self.diagnostics.ignore_unresolved(value));
+    }
+
+    /// Turns the errors about missing values in the table into warnings. Returns what is missing,
+    /// if something is.
+    pub(crate) fn collect_unresolved(&self) -> Option<String> {
+        self.diagnostics.collect_unresolved(&self.path)
+    }
+
+    /// Returns the contents of the secret files in the value of the key.
+    pub(crate) fn file_contents(&self, key: &'a str) -> Vec<Secret> {
+        self.get(key).map(|value| self.diagnostics.file_contents(value)).unwrap_or_default()
     }
 
     /// True if the key is set.

@@ -1,17 +1,19 @@
-//! Variables in strings: `${VAR}`, `${VAR:-default}`, `${VAR:?message}`, and `$$` for a `$`.
+//! Variables in strings: `${VAR}`, `${VAR:-default}`, `${VAR:?message}`, and `$$` for a `$`; and
+//! the content of a secret's file, `${file:PATH}`.
 //!
 //! The syntax has the meaning of a shell: `:-` and `:?` treat an empty variable like one that is
 //! not set, a default may contain variables, and a default that is not needed is not evaluated. A
-//! `$` before anything else is unchanged. The environment is a parameter.
+//! `$` before anything else is unchanged. The environment and the reader of files are parameters.
 //!
-//! Invariants: errors contain names of variables, never their values; nesting and length are
-//! bounded.
+//! Invariants: errors contain names of variables and paths as they are written, never values;
+//! nesting and length are bounded.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 
 use crate::reader::report::ValueError;
+use weir_base::secrets::secret::Secret;
 
 /// Environment variables for the configuration, which uses no others.
 #[derive(Clone, Default)]
@@ -66,19 +68,24 @@ fn is_name_char(c: char) -> bool {
 
 /// Makes the error for a variable that is not set.
 pub(crate) fn unset_variable_error(name: &str, remedy: String) -> ValueError {
-    ValueError::new(format!("the variable {name} is not set"), remedy)
+    ValueError::new(format!("the variable {name} is not set"), remedy).missing(SET_IT)
 }
 
-/// Replaces the variables of a text. Returns `None` if there is nothing to replace, and all errors
-/// if a variable cannot be replaced.
+/// Reads the secret file at a path; errors name it as it is written, which is the second text.
+pub(crate) type ReadFile<'f> = dyn FnMut(&str, &str) -> Result<Secret, ValueError> + 'f;
+
+/// Replaces the variables and the secret files of a text. Returns `None` if there is nothing to
+/// replace, and all errors if something cannot be replaced.
 pub(crate) fn expand(
     text: &str,
     environment: &Environment,
+    read_file: &mut ReadFile<'_>,
 ) -> Result<Option<String>, Vec<ValueError>> {
     if !text.contains('$') {
         return Ok(None);
     }
-    let mut expander = Expander { rest: text, environment, errors: Vec::new(), end_missing: false };
+    let (errors, end_missing) = (Vec::new(), false);
+    let mut expander = Expander { rest: text, environment, read_file, errors, end_missing };
     let expanded = expander.expand_word(0, true);
     if expanded.len() > MAX_EXPANDED_BYTES {
         expander.errors.push(ValueError::new(
@@ -95,15 +102,16 @@ pub(crate) fn expand(
 // === Expander ===
 
 /// State of the replacement, which goes from left to right.
-struct Expander<'e> {
+struct Expander<'e, 'f> {
     rest: &'e str,
     environment: &'e Environment,
+    read_file: &'e mut ReadFile<'f>,
     errors: Vec<ValueError>,
     /// A closing brace is missing, which is reported once.
     end_missing: bool,
 }
 
-impl Expander<'_> {
+impl Expander<'_, '_> {
     /// Expands up to the end, or up to the `}` that ends a default, which stays unread. If the text
     /// is not needed only its end is searched: the variables of an unused default may be missing.
     fn expand_word(&mut self, depth: usize, is_needed: bool) -> String {
@@ -128,6 +136,10 @@ impl Expander<'_> {
             self.error("defaults are nested too deep", "nest at most 16 of them");
             (self.rest, self.end_missing) = ("", true);
             return String::new();
+        }
+        // `${file:-x}` and `${file:?x}` mean a variable of this name.
+        if self.rest.strip_prefix(FILE).is_some_and(|rest| !rest.starts_with(['-', '?'])) {
+            return self.expand_file(depth, is_needed);
         }
         let (name, rest) = self
             .rest
@@ -168,6 +180,29 @@ impl Expander<'_> {
         }
     }
 
+    /// Expands the text after `${`, which begins with `file:`: the content of a secret's file.
+    fn expand_file(&mut self, depth: usize, is_needed: bool) -> String {
+        self.skip(FILE);
+        let (from, errors) = (self.rest, self.errors.len());
+        let path = self.expand_word(depth, is_needed);
+        let written = &from[..from.len() - self.rest.len()];
+        self.close();
+        if !is_needed || self.errors.len() > errors {
+            return String::new();
+        }
+        if path.is_empty() || path.contains('\0') {
+            self.error("this names no file", "write ${file:PATH}");
+            return String::new();
+        }
+        match (self.read_file)(&path, written) {
+            Ok(secret) => secret.expose().to_owned(),
+            Err(error) => {
+                self.errors.push(error);
+                String::new()
+            }
+        }
+    }
+
     /// Reports that a variable is not set, with the message of the file.
     fn report_unset(&mut self, name: &str, message: &str) {
         let message: String = message.trim().chars().take(MAX_MESSAGE_CHARS).collect();
@@ -176,7 +211,7 @@ impl Expander<'_> {
             message => format!("the variable {name} is not set, or empty: {message}"),
         };
         let remedy = format!("set {name} where Weir starts");
-        self.errors.push(ValueError::new(what, remedy));
+        self.errors.push(ValueError::new(what, remedy).missing(SET_IT));
     }
 
     /// Reports syntax of other programs, or invalid syntax.
@@ -233,6 +268,12 @@ impl Expander<'_> {
 const SYNTAX_REMEDY: &str =
     "write ${NAME}, ${NAME:-default} or ${NAME:?message}, or $$ for a $ itself";
 
+/// Short remedy for a variable that is not set.
+const SET_IT: &str = "set it where Weir starts";
+
+/// Beginning of a reference to a secret's file, after `${`.
+const FILE: &str = "file:";
+
 /// Maximum nesting of defaults; the stack is safe far beyond this.
 const MAX_DEPTH: usize = 16;
 
@@ -254,9 +295,20 @@ mod tests {
             .collect()
     }
 
+    /// Expands a text; the only secret file is `key`.
+    fn expand_with(
+        text: &str,
+        environment: &Environment,
+    ) -> Result<Option<String>, Vec<ValueError>> {
+        expand(text, environment, &mut |path, written| match path {
+            "key" | "/home/ann/key" => Ok(Secret::from("s3cr3t ${TOKEN}")),
+            _ => Err(ValueError::new(format!("no {written}"), "make it")),
+        })
+    }
+
     /// Returns the expanded text, or the errors.
     fn expanded(text: &str) -> String {
-        match expand(text, &environment()) {
+        match expand_with(text, &environment()) {
             Ok(expanded) => expanded.unwrap_or_else(|| text.to_owned()),
             Err(errors) => {
                 let messages = errors.iter().map(|c| format!("{} ({})", c.what, c.remedy));
@@ -338,14 +390,38 @@ mod tests {
     }
 
     #[test]
+    fn the_content_of_a_secrets_file_is_taken_as_it_is() {
+        for (text, expected) in [
+            ("${file:key}", "s3cr3t ${TOKEN}"),
+            ("--key=${file:${HOME}/key}&x", "--key=s3cr3t ${TOKEN}&x"),
+            ("${UNSET:-${file:key}}", "s3cr3t ${TOKEN}"),
+            // A file that is not needed is not read, and neither is one whose path is incomplete.
+            ("${TOKEN:-${file:gone}}", "hunter2"),
+            ("$${file:key}", "${file:key}"),
+            ("${file:-x}", "x"),
+            ("${file:gone}", "! no gone (make it)"),
+            ("${file:${HOME}/gone}", "! no ${HOME}/gone (make it)"),
+            ("${file:}", "! this names no file (write ${file:PATH})"),
+            (
+                "${file:${UNSET}/key}",
+                "! the variable UNSET is not set (set UNSET where Weir starts, or write \
+                 ${UNSET:-default})",
+            ),
+            ("${file:key", "! ${ is not closed (write } after the variable, or $$ for a $ itself)"),
+        ] {
+            assert_eq!(expanded(text), expected, "{text}");
+        }
+    }
+
+    #[test]
     fn nesting_and_length_are_bounded() {
         let nested = |depth: usize| "${U:-".repeat(depth) + "x" + &"}".repeat(depth);
         assert_eq!(expanded(&nested(16)), "x");
         assert!(expanded(&nested(17)).contains("nested too deep"));
         assert!(expanded(&nested(100_000)).contains("nested too deep"));
         let long: Environment = [("LONG", "x".repeat(40_000))].into_iter().collect();
-        assert!(expand("${LONG}", &long).is_ok_and(|text| text.is_some()));
-        let errors = expand(&"${LONG}".repeat(1000), &long).err().unwrap_or_default();
+        assert!(expand_with("${LONG}", &long).is_ok_and(|text| text.is_some()));
+        let errors = expand_with(&"${LONG}".repeat(1000), &long).err().unwrap_or_default();
         assert_eq!(errors.len(), 1);
     }
 
@@ -355,8 +431,9 @@ mod tests {
         use std::os::unix::ffi::OsStringExt;
         let bytes = OsString::from_vec(vec![b'h', 0xff]);
         let environment: Environment = [("RAW", bytes)].into_iter().collect();
-        let errors =
-            expand("${RAW} ${RAW:-x} ${UNSET:-${RAW}}", &environment).err().unwrap_or_default();
+        let errors = expand_with("${RAW} ${RAW:-x} ${UNSET:-${RAW}}", &environment)
+            .err()
+            .unwrap_or_default();
         let messages: Vec<_> = errors.iter().map(|c| &*c.what).collect();
         assert_eq!(messages, ["the variable RAW is not UTF-8"; 3]);
     }
@@ -364,22 +441,23 @@ mod tests {
     proptest! {
         #[test]
         fn a_text_without_a_dollar_is_unchanged(text in "[^$]*") {
-            prop_assert!(matches!(expand(&text, &environment()), Ok(None)));
+            prop_assert!(matches!(expand_with(&text, &environment()), Ok(None)));
         }
 
         #[test]
         fn doubling_every_dollar_gives_the_text_back(text in "([${}:?a-]|.)*") {
             let doubled = text.replace('$', "$$");
-            let expanded = expand(&doubled, &environment()).ok().flatten().unwrap_or(doubled);
+            let expanded = expand_with(&doubled, &environment()).ok().flatten().unwrap_or(doubled);
             prop_assert_eq!(expanded, text);
         }
 
         #[test]
-        fn no_complaint_holds_what_a_variable_stands_for(text in "(\\$\\{|\\}|:-|:\\?|TOKEN|HOME|UNSET|env:|[ -~])*") {
-            if let Err(errors) = expand(&text, &environment()) {
+        fn no_complaint_holds_what_a_variable_stands_for(text in "(\\$\\{|\\}|:-|:\\?|TOKEN|HOME|UNSET|env:|file:|key|[ -~])*") {
+            if let Err(errors) = expand_with(&text, &environment()) {
                 for error in errors {
                     let messages = format!("{} {}", error.what, error.remedy);
                     prop_assert!(!messages.contains("hunter2") || text.contains("hunter2"));
+                    prop_assert!(!messages.contains("s3cr3t") || text.contains("s3cr3t"));
                 }
             }
         }

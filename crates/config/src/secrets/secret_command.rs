@@ -9,7 +9,6 @@
 //! cancellation. Of standard error only the last line is used, in the error about a failure, and
 //! without what the command wrote to standard output.
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::io;
 use std::path::Path;
@@ -23,27 +22,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
-use crate::reader::report::ValueError;
+use crate::reader::secret_file::{SecretError, TOO_LARGE};
 use crate::reader::variables::Environment;
 use weir_base::text::quote::quote;
 use weir_upstream::process::process_group::{ProcessGroup, describe_end};
-
-/// Reason why a program or a file yields no secret, as a text that follows its name.
-pub(super) struct SecretError {
-    pub(super) what: Cow<'static, str>,
-    pub(super) remedy: &'static str,
-}
-
-impl SecretError {
-    pub(super) fn new(what: impl Into<Cow<'static, str>>, remedy: &'static str) -> Self {
-        Self { what: what.into(), remedy }
-    }
-
-    /// Makes an error about a program or a file, by its name in the configuration.
-    pub(super) fn about(&self, name: &str) -> ValueError {
-        ValueError::new(format!("{name} {}", self.what), self.remedy)
-    }
-}
 
 /// Runs a command in a folder and returns its output of at most `max_bytes`.
 pub(super) fn run(
@@ -113,7 +95,7 @@ async fn output(
             true => Ok(()),
             false => {
                 let what = describe_end(status, "failed with exit code", "failed");
-                Err(SecretError::new(what, RUN_BY_HAND))
+                Err(SecretError::missing(what, RUN_BY_HAND))
             }
         }
     };
@@ -139,7 +121,7 @@ async fn output(
         Ok(Err(failure)) => failure,
         Err(_) => {
             let what = format!("gave no secret within {} s", max_time.as_secs());
-            SecretError::new(what, "run it by hand to see what it waits for")
+            SecretError::missing(what, "run it by hand to see what it waits for")
         }
     };
     // What the command wrote last may still be in the pipes, which its end has closed.
@@ -156,8 +138,8 @@ async fn output(
     let errors = errors.borrow();
     Err(match last_line(&errors, &bytes, environment) {
         Some(line) => {
-            let SecretError { what, remedy } = failure;
-            SecretError::new(format!("{what}, and said \"{line}\""), remedy)
+            let what = format!("{}, and said \"{line}\"", failure.what);
+            SecretError { what: what.into(), ..failure }
         }
         None => failure,
     })
@@ -194,19 +176,19 @@ fn last_line(errors: &[u8], output: &[u8], environment: &Environment) -> Option<
 
 fn spawn_error(error: &io::Error) -> SecretError {
     match error.kind() {
-        io::ErrorKind::NotFound => SecretError::new(
+        io::ErrorKind::NotFound => SecretError::missing(
             "is not there",
             "install it, or write its whole path; each argument is a string of its own",
         ),
         io::ErrorKind::PermissionDenied => {
-            SecretError::new("may not be executed", "check its permissions")
+            SecretError::missing("may not be executed", "check its permissions")
         }
         _ => failed("cannot be started", error),
     }
 }
 
 fn failed(what: &str, error: &io::Error) -> SecretError {
-    SecretError::new(format!("{what}: {error}"), RUN_BY_HAND)
+    SecretError::missing(format!("{what}: {error}"), RUN_BY_HAND)
 }
 
 /// Time limit of a command: long enough to touch a security key or type a password.
@@ -216,12 +198,6 @@ const MAX_RUN_TIME: Duration = Duration::from_secs(30);
 const REAP_TIMEOUT: Duration = Duration::from_secs(1);
 
 const RUN_BY_HAND: &str = "run it by hand to see what it says";
-
-/// Error for a file or an output that is too large.
-pub(super) const TOO_LARGE: SecretError = SecretError {
-    what: Cow::Borrowed("gives more than 64 KiB"),
-    remedy: "check that it gives the secret alone",
-};
 
 /// Last bytes of standard error that are kept.
 const MAX_ERROR_BYTES: usize = 4 * 1024;

@@ -88,7 +88,7 @@ pub(super) fn known_keys() -> BTreeSet<String> {
     let diagnostics = Diagnostics::default();
     let options = Options::default();
     let resolver = SecretResolver::new(&options.environment, &options.stop, false);
-    let context = LoadContext { resolver, on_disk: false, only: None };
+    let context = LoadContext { resolver, on_disk: false, only: None, is_check: false };
     TableReader::root(&diagnostics, document.get_ref())
         .read_checked(|root| Config::read(root, &options, &context));
     diagnostics.known_keys.into_inner().iter().map(|path| without_name(path)).collect()

@@ -45,7 +45,7 @@ fn tables_grow_together() {
     else {
         panic!("a process")
     };
-    assert_eq!(args, &["y"]);
+    assert_eq!(args.iter().map(|arg| arg.expose()).collect::<Vec<_>>(), ["y"]);
 }
 
 #[test]

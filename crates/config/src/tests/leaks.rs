@@ -81,7 +81,7 @@ fn check(judged: Result<Config, ConfigReport>, what: &str) {
 }
 
 /// Returns the paths of all values of a document.
-fn paths(table: &dyn TableLike, path: &[String], all: &mut Vec<Vec<String>>) {
+pub(super) fn paths(table: &dyn TableLike, path: &[String], all: &mut Vec<Vec<String>>) {
     for (key, item) in table.iter() {
         let path = [path, &[key.to_owned()]].concat();
         if let Some(table) = item.as_table_like() {
@@ -91,7 +91,7 @@ fn paths(table: &dyn TableLike, path: &[String], all: &mut Vec<Vec<String>>) {
     }
 }
 
-fn put(document: &mut DocumentMut, path: &[String], item: Item) {
+pub(super) fn put(document: &mut DocumentMut, path: &[String], item: Item) {
     let (last, tables) = path.split_last().unwrap();
     let root: &mut dyn TableLike = document.as_table_mut();
     let table = tables
@@ -107,7 +107,7 @@ const REFERRED_TO: &str = "[server]\npublic_url = \"https://weir.example.com\"\n
 
 /// Returns the part of a document that a path leads into, as a configuration of its own, which is
 /// read in a fraction of the time: a section, or an upstream, a role or a client.
-fn part_of(document: &DocumentMut, path: &[String]) -> DocumentMut {
+pub(super) fn part_of(document: &DocumentMut, path: &[String]) -> DocumentMut {
     let is_named = ["upstreams", "roles", "clients"].contains(&&*path[0]);
     let top = &path[..path.len().min(if is_named { 2 } else { 1 })];
     let item = top.iter().fold(document.as_item(), |table, key| &table[key]);
@@ -139,7 +139,7 @@ fn each_part_of_the_example_is_read_to_its_end() {
     assert!(others.is_empty(), "{others:#?}");
 }
 
-fn example_without_comments() -> DocumentMut {
+pub(super) fn example_without_comments() -> DocumentMut {
     let example = example_in_full();
     let lines = example.lines().map(|line| line.split("  # ").next().unwrap());
     let lines = lines.filter(|line| !line.starts_with('#') && !line.trim().is_empty());

@@ -197,7 +197,7 @@ fn what_is_switched_off_needs_no_secrets_and_no_variables() {
 fn what_is_not_used_needs_no_secrets_and_no_variables_and_is_still_known() {
     let unused = "[upstreams.b]\nurl = \"${URL}\"\nprefix = \"${PREFIX}\"\nresources.deny = [\"${X}\"]\nheaders = { A = { env = \"GONE\" }, B = { command = [\"touch\", \"ran\"] } }\n[upstreams.c]\nprompts_dir = \"gone\"\nprefix = \"d\"\n";
     let mut home = Home::new(&[("weir.toml", &format!("{CHILD}{unused}"))]);
-    assert!(home.mistakes().contains("the variable URL is not set"));
+    assert!(home.lines().contains("the variable URL is not set"));
     std::fs::remove_file(home.path("ran")).ok();
     home.options.only = Some(vec!["a".to_owned()]);
     let config = home.load().unwrap();

@@ -181,8 +181,7 @@ fn read_credentials(
 ) -> Option<UpstreamCredentials> {
     let keys = CredentialKeys::read(t);
     let secret = |key| secrets::read_secret(t, key, resolver, used);
-    let (token, password) = (secret("token"), secret("password"));
-    let client_secret = secret("client_secret");
+    let [token, password, client_secret] = ["token", "password", "client_secret"].map(secret);
     let client_key = secrets::read_private_key(t, "client_key", resolver, used);
     if !t.has("type") {
         let remedy = "add type = \"bearer\", \"basic\", \"oauth\" or \"none\"";
@@ -261,7 +260,7 @@ fn grant(
     };
     check_keys(t, "grant", grant, &KEYS_OF_GRANTS);
     if grant == GrantType::JwtBearer {
-        if t.has("assertion") && keys.assertion.file.is_none() {
+        if t.has("assertion") && t.is_resolved("assertion") && keys.assertion.file.is_none() {
             let remedy = "write assertion = { file = \"path\" }";
             t.error("assertion", ValueError::new("file is missing", remedy));
         }
@@ -287,7 +286,8 @@ fn grant(
     if !is_user {
         return client.map(oauth::Grant::ClientCredentials);
     }
-    if client.is_none() && (t.has("client_secret") || t.has("client_key")) {
+    let is_nameless = client.is_none() && t.is_resolved("client_id");
+    if is_nameless && (t.has("client_secret") || t.has("client_key")) {
         t.error("client_id", ValueError::new("is missing", "add it beside the secret or key"));
     }
     Some(oauth::Grant::AuthorizationCode { client })
@@ -364,7 +364,7 @@ fn account(
 
 /// Checks an account at an upstream that its access tokens reach without TLS.
 fn check_plain_endpoint(t: &TableReader<'_>, is_allowed: bool, is_server_known: bool) {
-    if !is_allowed {
+    if !is_allowed && t.is_resolved("allow_http") {
         let what = "the access tokens would go to an http:// url, where others can read them";
         let remedy = "write an https:// url, or add allow_http = true if that network is trusted";
         t.error("type", ValueError::new(what, remedy));
@@ -382,7 +382,7 @@ fn check_plain_endpoint(t: &TableReader<'_>, is_allowed: bool, is_server_known: 
 fn check_servers(t: &TableReader<'_>, settings: &oauth::Settings) {
     let token_url = settings.token_url.as_ref().map(ToString::to_string);
     // With another URL the issuer is only a name.
-    let is_name = token_url.is_some() || settings.metadata_url.is_some();
+    let is_name = t.has("token_url") || t.has("metadata_url");
     let issuer = settings.issuer.as_ref().filter(|_| !is_name);
     for (key, url) in [
         ("token_url", token_url.as_ref()),

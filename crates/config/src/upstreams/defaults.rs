@@ -207,6 +207,7 @@ pub(crate) fn read_defaults(
         }
     };
     without_effect(t, &NOT_FOR_A_LIBRARY);
+    let is_lazy_known = t.is_resolved("lazy");
     let mut defaults = UpstreamDefaults::read_keys(t, inherited);
     t.check_table("limits", |t| {
         without_effect(t, &LIMITS_NOT_FOR_A_LIBRARY);
@@ -214,7 +215,7 @@ pub(crate) fn read_defaults(
     });
     t.check_table("timeouts", |t| {
         without_effect(t, &TIMEOUTS_NOT_FOR_A_LIBRARY);
-        if of == TableOwner::Server && !defaults.lazy && t.has("idle") {
+        if of == TableOwner::Server && !defaults.lazy && is_lazy_known && t.has("idle") {
             let what = "this upstream is not lazy, so it is never stopped when idle";
             t.error("idle", ValueError::new(what, "set lazy = true beside timeouts, or remove it"));
         }
@@ -252,7 +253,9 @@ fn check_order(
     default: Duration,
 ) {
     let key = [less, more].into_iter().find(|key| t.has(key));
-    if let Some(key) = key.filter(|_| duration > limit) {
+    // One that is missing may be right.
+    let are_known = [less, more].into_iter().all(|key| t.is_resolved(key));
+    if let Some(key) = key.filter(|_| are_known && duration > limit) {
         let what = match limit == default {
             true => {
                 format!("{less} is longer than {more}, which is {default:?} unless it is written")

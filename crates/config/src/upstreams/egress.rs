@@ -1,5 +1,6 @@
 //! `[egress]`, and `tls` of an upstream: the way from Weir to the servers on the network.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::LoadContext;
@@ -188,7 +189,12 @@ fn tls(t: &TableReader<'_>, context: &LoadContext<'_>, used: bool) -> Option<Tls
             Ok(text) => Some(Some(text)),
             Err(error) => {
                 let what = format!("{} cannot be read: {error}", t.source_text(name));
-                t.error(name, ValueError::new(what, remedy));
+                let problem = ValueError::new(what, remedy);
+                let problem = match error.kind() {
+                    ErrorKind::NotFound => problem.missing("make it, or correct the path"),
+                    _ => problem,
+                };
+                t.error(name, problem);
                 None
             }
         },

@@ -118,7 +118,8 @@ settings! {
         /// ```
         command: Option<String> = None, text().optional();
         /// The endpoint of a server on the network. Credentials belong in `auth` or `headers`, not
-        /// here.
+        /// here; for a server that expects a key in its URL, `${file:PATH}` is the content of a
+        /// secret's file.
         ///
         /// ```toml
         /// url = "https://api.githubcopilot.com/mcp/"
@@ -145,7 +146,9 @@ settings! {
         prefix: Option<String> = None,
             by_hand(ValueShape::Text("string", shape::UPSTREAM_NAME))
                 .default_text("the name of the table");
-        /// The arguments of `command`, one string each.
+        /// The arguments of `command`, one string each. `${file:PATH}` in one of them is the
+        /// content of a secret's file; where the server reads it from a variable, `env` is the
+        /// better place, since `ps` shows arguments to all users of the machine.
         ///
         /// ```toml
         /// args = ["-y", "@modelcontextprotocol/server-everything"]
@@ -205,14 +208,22 @@ settings! {
     }
 }
 
-/// Reads the one of three keys that names the source, and the keys that belong to it. Returns the
-/// source, and the variables of Weir's environment that a process gets in addition.
+/// Source of an upstream, with what belongs to it.
+pub(super) struct ReadSource {
+    pub(super) source: Option<UpstreamSource>,
+    /// Variables of Weir's environment that a process gets in addition.
+    pub(super) pass_env: Vec<String>,
+    /// Contents of the secret files in `args` and `url`.
+    pub(super) file_contents: Vec<Secret>,
+}
+
+/// Reads the one of three keys that names the source, and the keys that belong to it.
 pub(super) fn source(
     t: &TableReader<'_>,
     context: &LoadContext<'_>,
     (sign_in, egress): (&SignInSettings, &Egress),
     used: bool,
-) -> (Option<UpstreamSource>, Vec<String>) {
+) -> ReadSource {
     let kind = source_key(t);
     let UpstreamKeys { command, args, pass_env, url, transport, .. } = UpstreamKeys::read(t);
     let dir = folder(t, "prompts_dir", context.on_disk && used);
@@ -235,12 +246,19 @@ pub(super) fn source(
     for key in ["env", "headers", "auth"] {
         t.redact_unless_table(key);
     }
+    let file_contents = [t.file_contents("args"), t.file_contents("url")].concat();
+    if context.is_check && kind == Some("command") && !file_contents.is_empty() {
+        let what = "`ps` shows the arguments of a process to all users of this machine, and one of \
+                    these holds a secret";
+        let remedy = "move it to env, if the server can read it from there";
+        t.warning("args", ValueError::new(what, remedy));
+    }
     let source = match kind {
         None => None,
         Some("prompts_dir") => dir.map(|dir| UpstreamSource::Library { dir }),
         Some("command") => command.map(|program| {
             let display_name = t.source_text("command");
-            let inherited = Vec::new();
+            let (args, inherited) = (args.into_iter().map(Secret::from).collect(), Vec::new());
             UpstreamSource::Process(ChildCommand {
                 program,
                 display_name,
@@ -252,7 +270,7 @@ pub(super) fn source(
         }),
         Some(_) => url.map(|url| UpstreamSource::Http { url, headers, account, egress, transport }),
     };
-    (source, pass_env)
+    ReadSource { source, pass_env, file_contents }
 }
 
 /// Returns the one key that names the source; `None` if there are none or several. These are

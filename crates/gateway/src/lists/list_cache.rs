@@ -64,8 +64,12 @@ impl ListCache {
     /// cached.
     pub(crate) fn of(settings: &Settings, sign_in: SignInNumber) -> Option<Self> {
         let folder = settings.list_cache_dir.clone()?;
-        // A folder of prompts is on this disk already, and a notice is known.
-        if let UpstreamSource::Library { .. } | UpstreamSource::Notice { .. } = settings.source {
+        // A folder of prompts is on this disk already, and a notice is known. While a value is
+        // missing, the key of the lists is unknown.
+        if let UpstreamSource::Library { .. }
+        | UpstreamSource::Notice { .. }
+        | UpstreamSource::Unresolved { .. } = settings.source
+        {
             return None;
         }
         let (name, stem) = (format!("{}-", settings.name), stem(settings));

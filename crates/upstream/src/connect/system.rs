@@ -33,6 +33,7 @@ use crate::process::reaper;
 use crate::process::{self, deadline::Deadline, spawner};
 use weir_base::net::allowed_addresses::{AllowedAddresses, NOT_PUBLIC_ADDRESS, is_loopback_host};
 use weir_base::net::http_connection::ByteStream;
+use weir_base::secrets::secret::Secret;
 
 /// Time limit of a DNS lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -265,7 +266,7 @@ impl System {
             }
         };
         process
-            .args(&command.args)
+            .args(command.args.iter().map(Secret::expose))
             .env_clear()
             .envs(command.environment().map(|(name, value)| (name, value.expose())))
             .stdin(Stdio::piped())

@@ -118,8 +118,10 @@ impl Connector {
     ) -> Result<Arc<McpSession>, ConnectError> {
         let deadline = Instant::now() + self.settings.timeouts.startup;
         match &self.settings.source {
-            UpstreamSource::Library { .. } | UpstreamSource::Notice { .. } => {
-                unreachable!("neither needs a connection")
+            UpstreamSource::Library { .. }
+            | UpstreamSource::Notice { .. }
+            | UpstreamSource::Unresolved { .. } => {
+                unreachable!("it has no supervisor, which alone connects")
             }
             UpstreamSource::Process(command) => self.open_process(command, request, deadline).await,
             UpstreamSource::Http { url, headers, transport, .. } => {

@@ -1,7 +1,7 @@
 //! Publisher of an upstream's connection and status through `watch` channels.
 //!
-//! Invariant: only the supervisor, or the task of a prompt library or a notice, writes these two.
-//! Dispatchers also count in `changes`.
+//! Invariant: only the supervisor writes these two, or the task in its place of a prompt library, of a
+//! notice, or of an upstream with a missing value. Dispatchers also count in `changes`.
 
 use std::sync::Arc;
 
@@ -70,6 +70,14 @@ impl StatePublisher {
         tracing::info!(upstream = %self.name, "upstream started on demand");
         self.health.status_changed();
         self.status.send_replace(ConnectionStatus::Starting);
+    }
+
+    /// Publishes that the upstream is not started, because values are missing. The warnings of the
+    /// configuration name them as well.
+    pub(crate) fn publish_unresolved(&self, reason: &str) {
+        tracing::info!(upstream = %self.name, reason, "upstream not started, a value is missing");
+        self.health.status_changed();
+        self.publish_down(reason, false);
     }
 
     /// Publishes the final stop.

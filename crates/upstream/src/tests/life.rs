@@ -222,3 +222,28 @@ async fn the_prompt_library_is_an_upstream() {
     assert!(missing.starts_with(r#"{"code":-32602,"#), "{missing}");
     world.finish().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_that_lacks_a_value_is_down_with_the_reason_and_nothing_is_started() {
+    for lazy in [false, true] {
+        let reason = "the variable TOKEN is not set: set it where Weir starts (weir.toml:3)";
+        let source = crate::UpstreamSource::Unresolved { reason: reason.to_owned() };
+        let world =
+            World::start(crate::Settings { source, lazy, ..settings(TestTransport::Stdio) });
+        assert_eq!(world.down().await, reason);
+        let error = world.upstream.send(call(Revision::V2025_11_25)).await.expect_err("down");
+        assert_eq!(error.to_string(), format!("not connected: {reason}"));
+        assert!(world.upstream.list(Kind::Prompt).await.is_err());
+        world.upstream.start_if_idle();
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert_eq!(world.down().await, reason);
+        let report = world.upstream.report();
+        assert_eq!((report.state.as_str(), report.next_try), ("down", None));
+        assert_eq!(report.reason.as_deref(), Some(reason));
+        assert_eq!(world.connector.connections.load(Ordering::Relaxed), 0);
+        let status = world.upstream.status();
+        world.finish().await;
+        let ConnectionStatus::Down { reason, .. } = &*status.borrow() else { panic!("it is up") };
+        assert_eq!(reason, "the upstream was stopped");
+    }
+}
