@@ -156,7 +156,8 @@ pub(super) fn applicable(
         let matters = |key: &&str| ["audit", "state"].contains(key);
         if before.is_stand_in() && !next.is_stand_in() && kept.iter().any(matters) {
             // Those of a file that could not be read are not what it says.
-            let why = "the mistake was in [audit] or [state]: restart the client, which starts Weir";
+            let why =
+                "the mistake was in [audit] or [state]: restart the client, which starts Weir";
             return Err(why.to_owned());
         }
     } else if before.records_requests() != next.records_requests() && !kept.contains(&"audit") {

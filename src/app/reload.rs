@@ -213,8 +213,7 @@ impl ReloadTask {
         }
         let (components, active) = (Arc::clone(&self.components), self.active.clone());
         let by = ReloadTrigger::Command.as_str();
-        let work =
-            move || apply(&components, (*config).clone(), (&active, by), Some(&restart));
+        let work = move || apply(&components, (*config).clone(), (&active, by), Some(&restart));
         spawn_blocking(work).await.unwrap_or_else(|bug| {
             ReloadOutcome::Failed(format!("the restart panicked, which is a bug in Weir: {bug}"))
         })

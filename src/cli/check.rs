@@ -266,11 +266,10 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
         let report = upstream.as_ref().map(Upstream::report);
         let needs_sign_in = report.is_some_and(|report| report.state == State::NeedsSignIn);
         let mistakes = upstream.as_ref().map(Upstream::file_mistakes).unwrap_or_default();
-        let state = upstream
-            .map_or_else(|| Err("not started".to_owned()), |upstream| state(&upstream));
-        let is_connected = state.is_ok();
         let state =
-            state.and_then(|state| require_complete_lists(&view, configured.name(), state));
+            upstream.map_or_else(|| Err("not started".to_owned()), |upstream| state(&upstream));
+        let is_connected = state.is_ok();
+        let state = state.and_then(|state| require_complete_lists(&view, configured.name(), state));
         let [prompts, tools, resources, templates] = Kind::ALL.map(count);
         let task_tools = view.items(Kind::Tool).iter().filter(of_it).filter(|it| it.needs_task);
         let name = &configured.settings.name;

@@ -95,7 +95,12 @@ fn f99_a_pipe_in_the_place_of_a_configured_file_is_refused_with_its_file_and_key
             [&["serve"], &["stdio"], &["audit", "verify"]],
             "audit.jsonl",
         ),
-        (CONFIG.to_owned(), "weir.toml", [&["stdio", "--strict"], &["reload"], &["keys", "list"]], "weir.toml"),
+        (
+            CONFIG.to_owned(),
+            "weir.toml",
+            [&["stdio", "--strict"], &["reload"], &["keys", "list"]],
+            "weir.toml",
+        ),
         (
             CONFIG.to_owned(),
             "weir.toml",

@@ -143,30 +143,22 @@ fn a_secret_beside_a_variable_is_not_written_either() {
     let done = user_home.weir(&["init", "--from", ".mcp.json"]);
     assert_snapshot!(imported(&user_home, &done.err), @r#"
     read .mcp.json: 2 servers
+      a: args: `X-Key` contained a secret, which is now in secrets/a-x-key
+      a: args: `Authorization` contained a secret, which is now in secrets/a-authorization
+      a: args: `B_KEY` contained a secret, which is now in secrets/a-b-key
+      a: args: `--x-key` contained a secret, which is now in secrets/a-x-key_2
+      a: args: the URL contained a secret, which is now in secrets/a-password
+      a: args: `token` contained a secret, which is now in secrets/a-token
+      a: args: an argument contained a secret, which is now in secrets/a-argument
       a: args: a secret was the default of A_TOKEN: set that variable
-      a: args: `X-Key` contained a secret, now in secrets/a-x-key: before Weir starts, export A_X_KEY="$(cat secrets/a-x-key)"
-      a: args: `Authorization` contained a secret, now in secrets/a-authorization: before Weir starts, export A_AUTHORIZATION="$(cat secrets/a-authorization)"
-      a: args: `B_KEY` contained a secret, now in secrets/a-b-key: before Weir starts, export A_B_KEY="$(cat secrets/a-b-key)"
-      a: args: `--x-key` contained a secret, now in secrets/a-x-key_2: before Weir starts, export A_X_KEY_2="$(cat secrets/a-x-key_2)"
-      a: args: the URL contained a secret, now in secrets/a-password: before Weir starts, export A_PASSWORD="$(cat secrets/a-password)"
-      a: args: `token` contained a secret, now in secrets/a-token: before Weir starts, export A_TOKEN="$(cat secrets/a-token)"
-      a: args: an argument contained a secret, now in secrets/a-argument: before Weir starts, export A_ARGUMENT="$(cat secrets/a-argument)"
       a: env.C_TOKEN: a secret was the default of C: set that variable
       a: env.D: it contained a secret beside a variable: set D to the whole value
+      b: url: `key` contained a secret, which is now in secrets/b-key
       b: headers.Authorization is now in secrets/b-authorization
-      b: url: `key` contained a secret, now in secrets/b-key: before Weir starts, export B_KEY="$(cat secrets/b-key)"
     wrote weir.toml: 2 upstreams
       still to do: upstreams.a.args: the variable A_TOKEN is not set
-      still to do: upstreams.a.args: the variable A_X_KEY is not set
-      still to do: upstreams.a.args: the variable A_AUTHORIZATION is not set
-      still to do: upstreams.a.args: the variable A_B_KEY is not set
-      still to do: upstreams.a.args: the variable A_X_KEY_2 is not set
-      still to do: upstreams.a.args: the variable A_PASSWORD is not set
-      still to do: upstreams.a.args: the variable A_TOKEN is not set
-      still to do: upstreams.a.args: the variable A_ARGUMENT is not set
       still to do: upstreams.a.env.C_TOKEN.env: the variable C is not set
       still to do: upstreams.a.env.D.env: the variable D is not set
-      still to do: upstreams.b.url: the variable B_KEY is not set
     next: `weir check` tries it
           `weir connect CLIENT --write` adds Weir to the client's file; then remove the imported servers from that file
 
@@ -176,13 +168,6 @@ fn a_secret_beside_a_variable_is_not_written_either() {
     # `weir check` tries it.
 
     # args: a secret was the default of A_TOKEN: set that variable
-    # args: `X-Key` contained a secret, now in secrets/a-x-key: before Weir starts, export A_X_KEY="$(cat secrets/a-x-key)"
-    # args: `Authorization` contained a secret, now in secrets/a-authorization: before Weir starts, export A_AUTHORIZATION="$(cat secrets/a-authorization)"
-    # args: `B_KEY` contained a secret, now in secrets/a-b-key: before Weir starts, export A_B_KEY="$(cat secrets/a-b-key)"
-    # args: `--x-key` contained a secret, now in secrets/a-x-key_2: before Weir starts, export A_X_KEY_2="$(cat secrets/a-x-key_2)"
-    # args: the URL contained a secret, now in secrets/a-password: before Weir starts, export A_PASSWORD="$(cat secrets/a-password)"
-    # args: `token` contained a secret, now in secrets/a-token: before Weir starts, export A_TOKEN="$(cat secrets/a-token)"
-    # args: an argument contained a secret, now in secrets/a-argument: before Weir starts, export A_ARGUMENT="$(cat secrets/a-argument)"
     # env.C_TOKEN: a secret was the default of C: set that variable
     # env.D: it contained a secret beside a variable: set D to the whole value
     [upstreams.a]
@@ -191,19 +176,18 @@ fn a_secret_beside_a_variable_is_not_written_either() {
         "--token",
         "${A_TOKEN}",
         "--header",
-        "X-Key: ${A_X_KEY}",
-        "--header=Authorization: ${A_AUTHORIZATION}",
+        "X-Key: ${file:secrets/a-x-key}",
+        "--header=Authorization: ${file:secrets/a-authorization}",
         "-e",
-        "B_KEY=${A_B_KEY}",
-        "--x-key=${A_X_KEY_2}",
-        "https://me:${A_PASSWORD}@a.example/x?token=${A_TOKEN}&z=1",
-        "${A_ARGUMENT}",
+        "B_KEY=${file:secrets/a-b-key}",
+        "--x-key=${file:secrets/a-x-key_2}",
+        "https://me:${file:secrets/a-password}@a.example/x?token=${file:secrets/a-token}&z=1",
+        "${file:secrets/a-argument}",
     ]
     env = { C_TOKEN = { env = "C" }, D = { env = "D" } }
 
-    # url: `key` contained a secret, now in secrets/b-key: before Weir starts, export B_KEY="$(cat secrets/b-key)"
     [upstreams.b]
-    url = "https://b.example/?key=${B_KEY}"
+    url = "https://b.example/?key=${file:secrets/b-key}"
     headers = { Authorization = { file = "secrets/b-authorization" } }
     --- secrets/.gitignore 644
     *
@@ -229,6 +213,32 @@ fn a_secret_beside_a_variable_is_not_written_either() {
     "#);
     let seen = done.err + &user_home.read("project/weir.toml");
     assert!(!seen.contains("fixture"), "{seen}");
+}
+
+#[test]
+fn after_an_import_of_secrets_in_arguments_and_urls_nothing_is_to_be_exported() {
+    let user_home = UserHome::new();
+    let text = r#"{ "mcpServers": {
+        "a": { "command": "a", "args": ["--api-key", "a$b 1", "X_TOKEN=fixture2"] },
+        "b": { "type": "http", "url": "https://b.example/fixture3fixture3fixture3fixture3fix/?key=fixture4" }
+    } }"#;
+    user_home.write("project/.mcp.json", text);
+    let done = user_home.weir(&["init", "--from", ".mcp.json"]);
+    assert!(!done.err.contains("still to do") && !done.err.contains("export"), "{}", done.err);
+    let path = user_home.path("project/weir.toml");
+    let config = Config::load(&path, &Options::default()).unwrap_or_else(|err| panic!("{err}"));
+    assert_eq!(config.warnings, []);
+    let [a, b] = &config.upstreams[..] else { panic!("two upstreams") };
+    let UpstreamSource::Process(ChildCommand { args, .. }) = &a.settings.source else {
+        panic!("a process")
+    };
+    let args: Vec<_> = args.iter().map(|arg| arg.expose()).collect();
+    assert_eq!(args, ["--api-key", "a$b 1", "X_TOKEN=fixture2"]);
+    let UpstreamSource::Http { url, .. } = &b.settings.source else { panic!("a url") };
+    assert_eq!(url, "https://b.example/fixture3fixture3fixture3fixture3fix/?key=fixture4");
+    for file in ["a-api-key", "a-x-token", "b-path", "b-key"] {
+        assert_eq!(mode(&user_home.path("project/secrets").join(file)), 0o600, "{file}");
+    }
 }
 
 #[test]

@@ -237,9 +237,8 @@ impl Config {
 
     /// Whether this configuration stands in for a file that has mistakes.
     pub fn is_stand_in(&self) -> bool {
-        let is_notice = |it: &UpstreamConfig| {
-            matches!(it.settings.source, UpstreamSource::Notice { .. })
-        };
+        let is_notice =
+            |it: &UpstreamConfig| matches!(it.settings.source, UpstreamSource::Notice { .. });
         self.upstreams.iter().any(is_notice)
     }
 

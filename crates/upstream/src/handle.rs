@@ -257,7 +257,9 @@ impl Upstream {
     pub fn file_mistakes(&self) -> Vec<String> {
         match &*self.shared.connection.borrow() {
             Some(UpstreamConnection::Library(library)) => library.mistakes(),
-            Some(UpstreamConnection::Session(_) | UpstreamConnection::Notice(_)) | None => Vec::new(),
+            Some(UpstreamConnection::Session(_) | UpstreamConnection::Notice(_)) | None => {
+                Vec::new()
+            }
         }
     }
 

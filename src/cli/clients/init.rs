@@ -23,12 +23,12 @@ use crate::cli::clients::server::ClientServer;
 use crate::cli::clients::server_lists::{ServerLists, names_of_project};
 use crate::cli::clients::variables::{self, TranslateContext};
 use crate::cli::clients::weir_entry::is_weir_entry;
-use crate::cli::exit::{self, Failure};
+use crate::cli::exit::Failure;
 use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::{files, output};
 use secrets::SecretStore;
 use upstream_table::UpstreamTable;
-use weir_config::{Config, nearest};
+use weir_config::{Config, ConfigProblem, Severity, nearest};
 
 /// Arguments of `weir init`.
 #[derive(Debug, clap::Args)]
@@ -42,7 +42,8 @@ pub(crate) struct Args {
     ///
     /// A configuration that exists is extended: a server that it has already is skipped, and
     /// another one of the same name gets a number. Literal tokens and passwords are moved to
-    /// separate files in `secrets` beside the configuration. The client's file is only read, as the
+    /// separate files in `secrets` beside the configuration, also those in arguments and URLs. The
+    /// client's file is only read, as the
     /// client itself reads it: a server that it has disabled becomes a disabled upstream, and what
     /// is left out is said.
     #[arg(long, value_name = "CLIENT|FILE")]
@@ -340,16 +341,18 @@ pub(crate) fn print_messages(messages: &[String]) {
     messages.iter().for_each(|line| output::print_stderr(&sanitize_line(line)));
 }
 
-/// Reports what is missing until Weir can start: mostly variables that are not set here.
+/// Reports what is missing until all servers can start: mostly variables that are not set here.
 fn report_missing(output: &Path) {
-    let Err(report) = Config::check(output, &crate::cli::loading::options(true)) else {
-        return;
+    let problems = match Config::check(output, &crate::cli::loading::options(true)) {
+        Ok(warnings) => warnings,
+        Err(report) => report.problems().to_vec(),
     };
-    let mistakes = exit::errors(&report);
-    for problem in mistakes.clone().take(MAX_SHOWN_ERRORS) {
+    let is_to_do = |it: &&ConfigProblem| it.severity == Severity::Error || it.is_missing_value;
+    let to_do = problems.iter().filter(is_to_do);
+    for problem in to_do.clone().take(MAX_SHOWN_ERRORS) {
         output::print_stderr(&format!("  still to do: {}: {}", problem.key, problem.what));
     }
-    if let more @ 1.. = mistakes.count().saturating_sub(MAX_SHOWN_ERRORS) {
+    if let more @ 1.. = to_do.count().saturating_sub(MAX_SHOWN_ERRORS) {
         output::print_stderr(&format!("  and {more} more, which `weir check` shows"));
     }
 }

@@ -28,9 +28,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::admin::discovery::{self, AdminEndpointFile};
+use crate::admin::reload::{ReloadReport, RestartQuery};
 use crate::admin::remaining_quota::{self, RemainingQuota};
 use crate::admin::users::{UserQuery, UserReport};
-use crate::admin::reload::{ReloadReport, RestartQuery};
 use crate::admin::{Route, socket, status::Status, token};
 use crate::cli::admin::absolute_path;
 use crate::cli::exit::Failure;

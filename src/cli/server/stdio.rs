@@ -11,9 +11,7 @@ use std::sync::Arc;
 use crate::app::{App, ConfigFiles};
 use crate::cli::admin;
 use crate::cli::exit::Failure;
-use crate::cli::loading::{
-    self, ConfigArgs, LoadedConfig, check_client, options, unknown_client,
-};
+use crate::cli::loading::{self, ConfigArgs, LoadedConfig, check_client, options, unknown_client};
 use crate::cli::output;
 use crate::cli::server::audit_log;
 use crate::cli::server::reload_triggers::{self, SighupStream, StandIn};

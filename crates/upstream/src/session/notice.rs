@@ -54,11 +54,8 @@ impl NoticeConnection {
     /// Executes a call without waiting: each returns the text, as an error.
     pub(crate) fn call(&self) -> UpstreamResponse {
         let text = json::quote(&self.text);
-        let parts = [
-            &b"{\"content\":[{\"type\":\"text\",\"text\":"[..],
-            &*text,
-            b"}],\"isError\":true}",
-        ];
+        let parts =
+            [&b"{\"content\":[{\"type\":\"text\",\"text\":"[..], &*text, b"}],\"isError\":true}"];
         let result = Payload::Complete(Bytes::from(parts.concat()));
         let outcome = ResponseOutcome::Result(result);
         UpstreamResponse { era: self.about.era(), scope: None, outcome }

@@ -1,7 +1,7 @@
 //! Texts of one upstream in Weir's syntax, with secrets replaced by references.
 //!
-//! A secret value of a variable or header becomes a reference to a file or variable. Arguments and
-//! URLs support only variables, so a secret there becomes a variable and a note says how to set it.
+//! A secret value of a variable or header becomes a reference to a file or variable, and so does a
+//! secret within an argument or a URL: `${file:…}`, or `${VAR}` where no file is written.
 
 use toml_edit::{InlineTable, Table, Value};
 
@@ -116,20 +116,15 @@ impl<'a> UpstreamWriter<'a> {
         }
     }
 
-    /// Moves a secret out of a text and returns the variable that replaces it.
+    /// Moves a secret out of a text and returns what replaces it there: the content of a file, or a
+    /// variable.
     fn move_embedded_secret(&mut self, what: &str, name: &str, text: &str) -> String {
         let variable = variable_name(&secret_name(self.name, name));
         let text = text.replace("$$", "$");
         match self.store.add(self.name, name, &variable, &text) {
             SecretLocation::File(path) => {
-                // The file's name is unique, and therefore so is the variable's.
-                let file = path.rsplit('/').next().unwrap_or_default();
-                let variable = variable_name(file);
-                self.note(format!(
-                    "{what} contained a secret, now in {path}: before Weir starts, \
-                     export {variable}=\"$(cat {path})\""
-                ));
-                format!("${{{variable}}}")
+                self.moved.push(format!("{what} contained a secret, which is now in {path}"));
+                format!("${{file:{path}}}")
             }
             SecretLocation::Variable(variable) => {
                 self.note(format!("{what} contained a secret: set the variable {variable}"));
