@@ -139,6 +139,23 @@ fn an_import_into_a_configuration_twice_adds_nothing_the_second_time() {
 }
 
 #[test]
+fn what_a_clients_file_has_in_its_names_is_neither_executed_nor_written() {
+    let user_home = home();
+    let client = r#"{ "mcpServers": { "a\u001b[31m\nb\u202e": { "command": "x",
+        "env": { "X_KEY\n[roles.x]": "canary" }, "od\u001b[0md\n[limits]": 1 } } }"#;
+    user_home.write(".cursor/mcp.json", client);
+    let done = user_home.weir(&["init", "--from", "cursor"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let text = user_home.read("project/weir.toml");
+    for said in [&text, &done.err] {
+        assert!(!said.contains(['\u{1b}', '\u{202e}']) && !said.contains("canary"), "{said}");
+    }
+    assert!(text.contains("[upstreams.a-31m-b]"), "{text}");
+    assert!(!text.lines().any(|line| line.starts_with("[roles") || line == "[limits]"), "{text}");
+    assert_eq!(user_home.weir(&["remove", "a-31m-b"]).code, 0);
+}
+
+#[test]
 fn names_of_included_files_are_taken_and_a_file_that_cannot_be_extended_is_not_changed() {
     let user_home = home();
     user_home.write(".cursor/mcp.json", r#"{ "mcpServers": { "a": { "command": "new" } } }"#);

@@ -249,8 +249,7 @@ fn folder_of_arguments(command: &str, arguments: &[String]) -> Option<String> {
     let is_here =
         |text: &str| !text.is_empty() && Path::new(text).is_relative() && here.join(text).exists();
     let command = Some(command).filter(|command| command.contains('/'));
-    let is_relative =
-        arguments.iter().map(String::as_str).chain(command).any(|argument| is_here(argument));
+    let is_relative = arguments.iter().map(String::as_str).chain(command).any(is_here);
     is_relative.then(|| here.display().to_string())
 }
 
