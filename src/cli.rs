@@ -230,7 +230,9 @@ fn run_command(command: Command, json: bool) -> Result<(), Failure> {
             Command::Enable(args) => upstreams::change::set_enabled(&args, true),
             Command::Disable(args) => upstreams::change::set_enabled(&args, false),
             Command::Init(args) => clients::init::run(&args, upstreams::merge::merge),
-            Command::Connect(args) => clients::connect::run(&args),
+            Command::Connect(args) => {
+                run_until_signal(clients::connect::run(args, upstreams::merge::merge)).await
+            }
             Command::Keys(command) => keys::run(&command),
             Command::Audit(command) => run_until_signal(audit::run(command)).await,
             Command::Completions(args) => reference::completions::run(args).await,

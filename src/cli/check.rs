@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
@@ -53,7 +53,7 @@ struct CheckReport<'a> {
 /// Report about one upstream.
 #[derive(Serialize)]
 pub(super) struct CheckRow {
-    name: String,
+    pub(super) name: String,
     pub(super) ok: bool,
     /// Whether a user has to sign in first; missing if not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -138,6 +138,26 @@ pub(super) async fn check_upstream(
     let row = rows(&oneshot).into_iter().find(|row| row.name == name);
     oneshot.close().await;
     row.ok_or_else(|| Failure::Usage(format!("no upstream `{name}` in {}", path.display())))
+}
+
+/// Lists every upstream, which fills the cache of lists, and reports them on standard error.
+/// Upstreams that have not been listed when `patience` ends count as down.
+pub(super) async fn list_upstreams(
+    config: &ConfigArgs,
+    patience: Duration,
+) -> Result<Vec<CheckRow>, Failure> {
+    log::start_errors_only();
+    let selection = UpstreamSelection::Named(&[]);
+    let options = options(true);
+    let oneshot =
+        OneShotGateway::open_within(config, false, None, selection, options, |_| {}, patience)
+            .await?;
+    let rows = rows(&oneshot);
+    oneshot.close().await;
+    let mut table = Vec::new();
+    write_table(&mut table, &rows).map_err(Failure::Output)?;
+    String::from_utf8_lossy(&table).lines().for_each(output::print_stderr);
+    Ok(rows)
 }
 
 /// Checks only the configuration.

@@ -1,19 +1,23 @@
 //! Known MCP clients: the location and the format of their configuration files.
 //!
-//! The differences between clients are data: one [`McpClient`] each, in one table. A new client is
-//! a new row of that table.
+//! The differences between clients are data: one [`McpClient`] each, in one table ([`known`]). A
+//! new client is a new row of that table.
 
 pub(super) mod document;
+pub(super) mod edit;
+pub(super) mod known;
 pub(super) mod places;
+pub(super) mod sections;
 pub(super) mod server;
 pub(super) mod server_lists;
 pub(super) mod variables;
+pub(super) mod weir_entry;
 
 pub(crate) mod connect;
 pub(crate) mod init;
 
-use document::{Format, JsonDialect};
-use places::BaseFolder;
+use document::{DocumentValue, Format, JsonDialect};
+use known::CLIENTS;
 use variables::Variables;
 
 /// One client, according to its documentation and source.
@@ -29,26 +33,66 @@ pub(super) struct McpClient {
     pub(super) dialect: JsonDialect,
     /// Key of the file that contains the servers.
     pub(super) key: &'static str,
+    /// Key within it that contains the servers in files of a newer form.
+    pub(super) nested_key: Option<&'static str>,
     /// File within a project, if there is one.
     pub(super) project_file: Option<&'static str>,
-    /// File for all projects of a user.
-    pub(super) user_file: (BaseFolder, &'static str),
+    /// Files for all projects of a user: the first that exists is used, else the first. Empty if
+    /// the client has only settings of its own.
+    pub(super) user_files: &'static [(BaseFolder, &'static str)],
     /// Other files within a project that enable and disable servers.
     pub(super) settings_files: &'static [&'static str],
     /// Variable that names another folder for the user's file, and the file's name there.
     pub(super) override_variable: Option<(&'static str, &'static str)>,
+    /// List in the file with the names of the servers that may be used, if it has one.
+    pub(super) allow_list: Option<[&'static str; 2]>,
     /// Variables that it expands in an entry.
     pub(super) variables: Variables,
     /// Unit of a bare `timeout` in an entry.
     pub(super) timeout: TimeoutUnit,
-    /// Writes the transport's `type` into an entry.
-    pub(super) has_type: bool,
-    /// Writes `env` into an entry even if it is empty.
-    pub(super) empty_env: bool,
+    /// Form of its entries.
+    pub(super) entry: EntryForm,
+    /// Values of an entry's `type`, for a child process and for a URL, if it writes one.
+    pub(super) types: Option<[&'static str; 2]>,
+    /// Members that it writes into each entry although they say nothing.
+    pub(super) fillers: &'static [Filler],
     /// Entry for a server on the network.
     pub(super) http: HttpEntry,
+    /// Writes its file anew while it runs, from its memory.
+    pub(super) rewrites_file: bool,
     /// Step after which it reads a changed file.
     pub(super) next_step: &'static str,
+}
+
+/// Form of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EntryForm {
+    /// `command`, `args` and `env`, as most clients have them.
+    Common,
+    /// `command` with the arguments in one list, and `environment`.
+    OpenCode,
+    /// `cmd`, `args`, `envs` and `uri`, with a `name` and `enabled`.
+    Goose,
+}
+
+/// Member of an entry that is written although it says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Filler {
+    /// An empty `env` of a child process.
+    Env,
+    /// `tools` with `*` for all tools.
+    Tools,
+}
+
+/// Folder that the path of a user's file is relative to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum BaseFolder {
+    /// The home folder.
+    Home,
+    /// Settings folder of desktop applications.
+    Application,
+    /// Settings folder of terminal programs; the same on macOS as on Linux.
+    Config,
 }
 
 /// Unit of a timeout.
@@ -92,121 +136,25 @@ impl McpClient {
     pub(super) fn names() -> impl Iterator<Item = &'static str> {
         CLIENTS.iter().map(|client| client.name)
     }
+
+    /// Path of the key that contains the servers in a document of this client.
+    pub(super) fn section(&self, document: &DocumentValue) -> Vec<&'static str> {
+        let table = document.get(self.key);
+        let nested = self.nested_key.filter(|nested| {
+            // A server of that name has a `type`, or is only switched on or off.
+            let value = table.and_then(|table| table.get(nested));
+            let is_server = |value: &DocumentValue| {
+                ["type", "enabled"]
+                    .iter()
+                    .any(|key| value.get(key).is_some_and(|it| !it.is_table()))
+            };
+            value.is_some_and(|value| value.is_table() && !is_server(value))
+        });
+        [Some(self.key), nested].into_iter().flatten().collect()
+    }
+
+    /// Returns whether it has a file that a command can write.
+    pub(super) fn has_file(&self) -> bool {
+        !self.user_files.is_empty()
+    }
 }
-
-/// Unknown client of a file: the properties that most clients share.
-pub(super) const ANY: McpClient = McpClient {
-    name: "file",
-    title: "an MCP client",
-    format: Format::Json,
-    dialect: JsonDialect::TOLERANT,
-    key: "mcpServers",
-    project_file: None,
-    user_file: (BaseFolder::Home, ""),
-    settings_files: &[],
-    override_variable: None,
-    variables: Variables { braces: true, bare: false, prefixed: true },
-    timeout: TimeoutUnit::Either,
-    has_type: false,
-    empty_env: false,
-    http: HttpEntry::Bridge,
-    next_step: "",
-};
-
-/// Table of the known clients.
-pub(super) static CLIENTS: [McpClient; 8] = [
-    McpClient {
-        name: "claude-desktop",
-        title: "Claude Desktop",
-        dialect: JsonDialect::STRICT,
-        user_file: (BaseFolder::Application, "Claude/claude_desktop_config.json"),
-        variables: Variables::NONE,
-        next_step: "quit Claude Desktop and start it again",
-        ..ANY
-    },
-    McpClient {
-        name: "claude-code",
-        title: "Claude Code",
-        dialect: JsonDialect::STRICT,
-        project_file: Some(".mcp.json"),
-        user_file: (BaseFolder::Home, ".claude.json"),
-        settings_files: &[".claude/settings.local.json", ".claude/settings.json"],
-        override_variable: Some(("CLAUDE_CONFIG_DIR", ".claude.json")),
-        variables: Variables { braces: true, ..Variables::NONE },
-        timeout: TimeoutUnit::Milliseconds,
-        has_type: true,
-        http: HttpEntry::Url("url", KeyPlacement::Header("Bearer ${{}}")),
-        next_step: "start a new session of Claude Code, and look at /mcp; one that runs may write its file anew",
-        ..ANY
-    },
-    McpClient {
-        name: "vscode",
-        title: "VS Code",
-        key: "servers",
-        project_file: Some(".vscode/mcp.json"),
-        user_file: (BaseFolder::Application, "Code/User/mcp.json"),
-        variables: Variables { prefixed: true, ..Variables::NONE },
-        has_type: true,
-        http: HttpEntry::Url("url", KeyPlacement::Header("Bearer ${env:{}}")),
-        next_step: "run `MCP: List Servers` in VS Code, and start it there",
-        ..ANY
-    },
-    McpClient {
-        name: "cursor",
-        title: "Cursor",
-        project_file: Some(".cursor/mcp.json"),
-        user_file: (BaseFolder::Home, ".cursor/mcp.json"),
-        variables: Variables { prefixed: true, ..Variables::NONE },
-        http: HttpEntry::Url("url", KeyPlacement::Header("Bearer ${env:{}}")),
-        next_step: "switch it on in Cursor's settings, under MCP",
-        ..ANY
-    },
-    McpClient {
-        name: "codex",
-        title: "Codex",
-        format: Format::Toml,
-        key: "mcp_servers",
-        project_file: Some(".codex/config.toml"),
-        user_file: (BaseFolder::Home, ".codex/config.toml"),
-        override_variable: Some(("CODEX_HOME", "config.toml")),
-        variables: Variables::NONE,
-        timeout: TimeoutUnit::Seconds,
-        http: HttpEntry::Url("url", KeyPlacement::Key("bearer_token_env_var")),
-        next_step: "start a new session of Codex, and look at /mcp",
-        ..ANY
-    },
-    McpClient {
-        name: "gemini",
-        title: "Gemini CLI",
-        dialect: JsonDialect { comments: true, trailing_commas: false },
-        project_file: Some(".gemini/settings.json"),
-        user_file: (BaseFolder::Home, ".gemini/settings.json"),
-        variables: Variables { braces: true, bare: true, ..Variables::NONE },
-        timeout: TimeoutUnit::Milliseconds,
-        http: HttpEntry::Url("httpUrl", KeyPlacement::Header("Bearer ${{}}")),
-        next_step: "start a new session of Gemini CLI, and look at /mcp",
-        ..ANY
-    },
-    McpClient {
-        name: "zed",
-        title: "Zed",
-        key: "context_servers",
-        project_file: Some(".zed/settings.json"),
-        user_file: (BaseFolder::Config, "zed/settings.json"),
-        variables: Variables::NONE,
-        timeout: TimeoutUnit::Seconds,
-        empty_env: true,
-        http: HttpEntry::Url("url", KeyPlacement::ByHand),
-        next_step: "Zed reads its settings again by itself; look at the agent panel's settings",
-        ..ANY
-    },
-    McpClient {
-        name: "windsurf",
-        title: "Windsurf",
-        user_file: (BaseFolder::Home, ".codeium/windsurf/mcp_config.json"),
-        variables: Variables { prefixed: true, ..Variables::NONE },
-        http: HttpEntry::Url("serverUrl", KeyPlacement::Header("Bearer ${env:{}}")),
-        next_step: "press Refresh in Cascade's list of MCP servers",
-        ..ANY
-    },
-];

@@ -55,7 +55,7 @@ disabled | the operator |
 `audit verify`: the log is not intact | the upstream; the operator |
 | 6 | denied: the item exists, and the policy hides it from this client | the operator |
 | 74 | the output could not be written | you: the disk is full, for example |
-| 78 | invalid configuration, or none; a client's file that is not JSON or TOML, or that contains \
+| 78 | invalid configuration, or none; a client's file that is not JSON, TOML or YAML, or that contains \
 nothing to import | the operator, or you |
 | 130, 143, 129, 131 | stopped by Ctrl-C, by SIGTERM, by the end of the terminal, or by SIGQUIT | |
 

@@ -285,3 +285,149 @@ fn where_a_key_stands_twice_nobody_knows_which_counts_and_nothing_is_written() {
         );
     }
 }
+
+#[test]
+fn after_the_entry_is_written_all_servers_are_listed() {
+    let user_home = UserHome::new();
+    let program = user_home.server("notes");
+    let config = format!(
+        "[upstreams.notes]\ncommand = \"{program}\"\n[upstreams.down]\ncommand = \
+         \"/nowhere/server\"\n"
+    );
+    user_home.write("project/weir.toml", &config);
+    let connect = ["connect", "cursor", "--write"];
+    let done = user_home.weir(&connect);
+    assert_eq!((done.code, done.out.as_str()), (0, ""), "{}", done.err);
+    assert!(done.err.contains("listing all servers, at most 60 s"), "{}", done.err);
+    let row = |start: &str| done.err.lines().any(|line| line.starts_with(start));
+    assert!(row("ok    notes  stdio ") && row("down  down "), "{}", done.err);
+    let lists = user_home.files(".local/state/weir/catalog");
+    assert!(lists.iter().any(|file| file.contains("notes")), "{lists:?}");
+    let done = user_home.weir(&[&connect[..], &["--no-check"]].concat());
+    assert!(done.code == 0 && !done.err.contains("listing"), "{}", done.err);
+    // Over HTTP a running Weir has the servers.
+    let done = user_home.weir(&["connect", "cursor", "--http", "--write"]);
+    assert!(done.code == 0 && !done.err.contains("listing"), "{}", done.err);
+}
+
+#[test]
+fn what_cannot_be_changed_alone_is_printed() {
+    let user_home = UserHome::new();
+    let text = "# mine\nextensions:\n  {developer: {enabled: false, type: builtin}}\n";
+    user_home.write(".config/goose/config.yaml", text);
+    let url = ["--url", "https://a.example/mcp"];
+    let done = user_home.weir(&[&["connect", "goose", "--write"], &url[..]].concat());
+    assert!(done.code == 78 && done.err.contains("add the printed entry by hand"), "{}", done.err);
+    assert!(done.out.contains("uri: \"https://a.example/mcp\""), "{}", done.out);
+    assert_eq!(user_home.read(".config/goose/config.yaml"), text);
+    assert_eq!(user_home.files(".config/goose").len(), 1, "no copy, no leftover");
+}
+
+#[test]
+fn a_client_that_signs_in_is_written_without_a_key() {
+    let user_home = UserHome::new();
+    let keys = "[upstreams.house]\nprompts_dir = \".\"\n[clients.me]\nkey_sha256 = \
+                [\"1111111111111111111111111111111111111111111111111111111111111111\"]\nprompts.allow = [\"*\"]\n";
+    user_home.write("project/weir.toml", keys);
+    let done = user_home.weir(&["connect", "cursor"]);
+    assert!(done.out.contains("Bearer ${env:WEIR_KEY}"), "{}", done.out);
+    let done = user_home.weir(&["connect", "cursor", "--no-key"]);
+    assert!(done.code == 0 && !done.out.contains("headers"), "{}", done.out);
+    assert!(done.out.contains("http://127.0.0.1:8642/mcp"), "{}", done.out);
+}
+
+#[test]
+fn a_variable_without_a_name_is_an_error() {
+    let user_home = UserHome::new();
+    for name in ["", "A B", "1A", "A=B"] {
+        let option = format!("--key-env={name}");
+        let url = "--url=https://a.example/mcp";
+        let done = user_home.weir(&["connect", "cursor", url, &option, "--write"]);
+        assert!(done.code == 2 && done.err.contains("--no-key"), "{name}: {}", done.err);
+        assert_eq!(user_home.files(".cursor"), [""; 0]);
+    }
+}
+
+#[test]
+fn the_list_of_servers_that_may_be_used_gets_the_name_and_loses_it() {
+    for (client, path) in [("gemini", ".gemini/settings.json"), ("qwen", ".qwen/settings.json")] {
+        let user_home = UserHome::new();
+        let text = "{\n  \"mcp\": { \"allowed\": [\"a\"] }, // only these\n  \"mcpServers\": {\n    \
+                    \"a\": { \"command\": \"a\" }\n  }\n}\n";
+        user_home.write(path, text);
+        let done = user_home.weir(&["connect", client, "--url=https://a.example/mcp", "--write"]);
+        assert!(done.code == 0 && done.err.contains("mcp.allowed"), "{}", done.err);
+        let new = user_home.read(path);
+        assert!(new.contains("\"allowed\": [\"a\", \"weir\"] }, // only these\n"), "{new}");
+        // An entry over HTTP is Weir's if the configuration says so.
+        user_home.write("project/weir.toml", "server.public_url = \"https://a.example\"\n");
+        let done = user_home.weir(&["connect", client, "--remove"]);
+        assert_eq!(done.code, 0, "{}", done.err);
+        assert_eq!(user_home.read(path), text);
+    }
+}
+
+#[test]
+fn opencode_gets_the_form_that_its_file_has() {
+    let path = ".config/opencode/opencode.jsonc";
+    for (old, new) in [
+        (
+            "{ \"mcp\": { \"servers\": { \"a\": { \"type\": \"local\", \"command\": [\"a\"] } } } }",
+            true,
+        ),
+        ("{ \"mcp\": { \"servers\": { \"type\": \"local\", \"command\": [\"a\"] } } }", false),
+        ("{ \"mcp\": { \"a\": { \"type\": \"local\", \"command\": [\"a\"] } } }", false),
+        ("{ \"model\": \"x\" }", false),
+    ] {
+        let user_home = UserHome::new();
+        user_home.write(path, old);
+        let done = user_home.weir(&["connect", "opencode", "--url=https://a.example", "--write"]);
+        assert_eq!(done.code, 0, "{}", done.err);
+        let text: serde_json::Value =
+            serde_json::from_str(&user_home.read(path)).expect("it is JSON");
+        let mcp = &text["mcp"];
+        let entry = if new { &mcp["servers"]["weir"] } else { &mcp["weir"] };
+        assert_eq!(entry["url"], "https://a.example", "{text}");
+        let done = user_home.weir(&["init", "--from", "opencode", "--print"]);
+        assert!(done.out.contains("command = \"a\"") == old.contains("\"a\""), "{}", done.out);
+    }
+}
+
+#[test]
+fn every_format_keeps_marks_and_ends_of_lines() {
+    for (client, path, text, entry) in [
+        (
+            "goose",
+            ".config/goose/config.yaml",
+            "\u{feff}# mine\r\nextensions:\r\n  a: # why\r\n    enabled: false\r\nx: 1\n",
+            "  weir:\r\n    enabled: true\r\n",
+        ),
+        (
+            "codex",
+            ".codex/config.toml",
+            "\u{feff}# mine\r\nmodel = \"x\" # why\n\r\n[mcp_servers.a]\r\ncommand = \"a\"",
+            "[mcp_servers.weir]\r\n",
+        ),
+        (
+            "zed",
+            ".config/zed/settings.json",
+            "\u{feff}// mine\r\n{\r\n  \"x\": 1, // why\n  \"context_servers\": {},\r\n}",
+            "\"weir\": {",
+        ),
+    ] {
+        let user_home = UserHome::new();
+        user_home.write(path, text);
+        let url = ["--url", "http://127.0.0.1:8642/mcp"];
+        let done = user_home.weir(&[&["connect", client, "--write"], &url[..]].concat());
+        assert_eq!(done.code, 0, "{client}: {}", done.err);
+        let new = user_home.read(path);
+        assert!(is_insertion(text, &new) && new.contains(entry), "{client}: {new:?}");
+        let done = user_home.weir(&["connect", client, "--remove"]);
+        assert_eq!(done.code, 0, "{client}: {}", done.err);
+        let back = user_home.read(path);
+        assert!(!back.contains("weir"), "{client}: {back:?}");
+        for part in ["mine", "why"] {
+            assert!(back.contains(part), "{client}: {back:?}");
+        }
+    }
+}

@@ -444,6 +444,7 @@ fn printed_it_writes_nothing_and_secrets_are_variables() {
     read ~/.config/zed/settings.json (user): 4 servers
       mcp-server-context7: left out: it is started by an extension of the client
       local-mcp: env.GIT_TOKEN contained a secret: set the variable GIT_TOKEN
+      remote: the client has switched it off, so it is disabled
       remote: headers.Authorization contained a secret: set the variable REMOTE_AUTHORIZATION
     nothing was written; secrets are variables to set
     ");
@@ -568,7 +569,7 @@ fn what_cannot_be_read_is_told_in_one_line() {
       b: left out: it is not a table of keys
     weir: odd.json: no MCP server to import; name another file with --from FILE, or start with `weir init`
     78: weir: latin.json is not UTF-8 at byte 8: save it as UTF-8
-    2: weir: no file nowhere.json, and no client of this name; the clients are claude-desktop, claude-code, vscode, cursor, codex, gemini, zed, windsurf
+    2: weir: no file nowhere.json, and no client of this name; the clients are claude-desktop, claude-code, vscode, cursor, codex, gemini, zed, windsurf, copilot, kiro, junie, cline, lm-studio, opencode, goose, qwen, jetbrains
     2: weir: no file curser, and no client of this name; did you mean `cursor`?
     2: weir: Windsurf has no file here, no ~/.codeium/windsurf/mcp_config.json; name its file with --from FILE
     2: weir: Gemini CLI has no file here, no ~/project/.gemini/settings.json and no ~/.gemini/settings.json; name its file with --from FILE

@@ -8,5 +8,6 @@ mod init;
 mod merging;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod release;
+mod take_over;
 mod upstreams;
 mod user_home;

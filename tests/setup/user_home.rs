@@ -33,7 +33,7 @@ const VSCODE: &str = if cfg!(target_os = "macos") {
     ".config/Code/User/mcp.json"
 };
 
-pub(crate) const CLIENTS: [Client; 8] = [
+pub(crate) const CLIENTS: [Client; 16] = [
     client("claude-desktop", "claude-desktop.json", DESKTOP, None),
     client("claude-code", "claude-code.json", ".claude.json", Some(".mcp.json")),
     client("vscode", "vscode.jsonc", VSCODE, Some(".vscode/mcp.json")),
@@ -42,6 +42,14 @@ pub(crate) const CLIENTS: [Client; 8] = [
     client("gemini", "gemini.json", ".gemini/settings.json", Some(".gemini/settings.json")),
     client("zed", "zed.jsonc", ".config/zed/settings.json", Some(".zed/settings.json")),
     client("windsurf", "windsurf.json", ".codeium/windsurf/mcp_config.json", None),
+    client("copilot", "copilot.json", ".copilot/mcp-config.json", Some(".mcp.json")),
+    client("kiro", "kiro.json", ".kiro/settings/mcp.json", Some(".kiro/settings/mcp.json")),
+    client("junie", "junie.json", ".junie/mcp/mcp.json", Some(".junie/mcp/mcp.json")),
+    client("cline", "cline.json", ".cline/data/settings/cline_mcp_settings.json", None),
+    client("lm-studio", "lm-studio.json", ".lmstudio/mcp.json", None),
+    client("opencode", "opencode.jsonc", ".config/opencode/opencode.json", Some("opencode.json")),
+    client("goose", "goose.yaml", ".config/goose/config.yaml", None),
+    client("qwen", "qwen.json", ".qwen/settings.json", Some(".qwen/settings.json")),
 ];
 
 impl Client {
@@ -93,6 +101,20 @@ impl UserHome {
     pub(crate) fn read(&self, path: &str) -> String {
         let path = self.path(path);
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    /// Writes a program that is an MCP server with one prompt; returns its path.
+    pub(crate) fn server(&self, name: &str) -> String {
+        use std::os::unix::fs::PermissionsExt;
+        self.write(&format!("served/{name}/prompts/{name}.md"), "---\n---\nA text.\n");
+        let config = format!("served/{name}/weir.toml");
+        self.write(&config, "[upstreams.library]\nprompts_dir = \"prompts\"\n");
+        let (program, config) = (env!("CARGO_BIN_EXE_weir"), self.path(&config));
+        let script = format!("#!/bin/sh\nexec {program} stdio --config {}\n", config.display());
+        self.write(&format!("bin/{name}"), &script);
+        let path = self.path(&format!("bin/{name}"));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("ours");
+        path.display().to_string()
     }
 
     /// Names of the files in a folder, sorted.

@@ -27,12 +27,11 @@ const PICTURE: [(&str, &[&str]); 11] = [
 
 /// Packages of others that one crate keeps from all others: no other crate uses them outside of its
 /// tests.
-const KEPT: [(&str, &str); 5] = [
+const KEPT: [(&str, &str); 4] = [
     ("clap", PROGRAM),
     ("rcgen", "fleet"),
     ("redis", "fleet"),
     ("rustls-native-certs", "upstream"),
-    ("serde-saphyr", "prompts"),
 ];
 
 /// The crate that knows no HTTP, and the packages with which it could.

@@ -1,28 +1,33 @@
 //! `weir connect`: prints the entry that points a client at Weir, or writes it into the client's
-//! file.
+//! file; takes over the client's servers, and gives them back.
 //!
 //! Invariants: standard output contains only the entry; a key is never written, only a reference to
-//! it; only the entry in a file is changed, after a copy of the file; a second run changes nothing.
+//! it; only the entries in question are changed in a file, after a copy of the file; a second run
+//! changes nothing.
 
 mod entry;
-mod insert;
+mod method;
+mod take_over;
+mod taken;
 #[cfg(test)]
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 
+use crate::cli::check::{self, CheckRow};
 use crate::cli::clients::document::{self, DocumentValue};
+use crate::cli::clients::edit::{self, EntryLocation, Insertion};
+use crate::cli::clients::init::{self, AddServers};
 use crate::cli::clients::places::{self, Scope};
-use crate::cli::clients::server::{self, ClientServer, ServerTransport};
-use crate::cli::clients::{HttpEntry, McpClient};
+use crate::cli::clients::{HttpEntry, McpClient, server, weir_entry};
 use crate::cli::exit::Failure;
-use crate::cli::loading;
+use crate::cli::loading::{self, ConfigArgs};
 use crate::cli::{files, output};
-use entry::ConnectMethod;
-use weir_config::{self as config, Config};
-use weir_upstream::connect::egress::has_valid_port;
+use entry::{ConnectMethod, PLACEHOLDER};
+use weir_config::is_variable_name;
 
 /// Arguments of `weir connect`.
 #[derive(Debug, clap::Args)]
@@ -32,7 +37,7 @@ pub(crate) struct Args {
     client: String,
     /// The client starts `weir stdio`. This is the default unless the configuration has clients
     /// with keys or a public_url.
-    #[arg(long, conflicts_with_all = ["http", "url", "key_env"])]
+    #[arg(long, conflicts_with_all = ["http", "url", "key_env", "no_key"])]
     stdio: bool,
     /// The client connects to a running `weir serve`.
     #[arg(long)]
@@ -48,11 +53,26 @@ pub(crate) struct Args {
     #[arg(long, default_value = "weir")]
     name: String,
     /// The variable that contains the client's key [default: WEIR_KEY, if keys are in use].
-    #[arg(long, value_name = "VAR")]
+    #[arg(long, value_name = "VAR", value_parser = variable)]
     key_env: Option<String>,
-    /// Writes the entry into the client's file, after a copy of the file.
+    /// Leaves the header with the key out, for a client that signs in; implies --http.
+    #[arg(long, conflicts_with = "key_env")]
+    no_key: bool,
+    /// Writes the entry into the client's file, after a copy of the file, then lists all servers,
+    /// at most 60 s.
     #[arg(long)]
     write: bool,
+    /// Moves the client's servers to Weir: imports them into the configuration, writes the entry
+    /// for Weir, and removes from the client's file the servers that came up. They are kept in the
+    /// state folder.
+    #[arg(long, conflicts_with_all = ["write", "url", "no_check"])]
+    take_over: bool,
+    /// Removes the entry for Weir from the client's file, and puts back what --take-over removed.
+    #[arg(long, conflicts_with_all = ["write", "take_over", "http", "url", "no_check"])]
+    remove: bool,
+    /// Does not list the servers after the entry was written.
+    #[arg(long, requires = "write")]
+    no_check: bool,
     /// The client's file: for all projects of the user, or for the project in this folder.
     #[arg(long, value_enum, default_value = "user")]
     scope: Scope,
@@ -61,26 +81,116 @@ pub(crate) struct Args {
     force: bool,
 }
 
-/// Prints the entry, or writes it.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+/// Prints the entry, writes it, or removes it. A take-over adds servers to a configuration that
+/// exists with `add_servers`.
+pub(crate) async fn run(args: Args, add_servers: AddServers) -> Result<(), Failure> {
     let client = McpClient::named(&args.client)
         .ok_or_else(|| Failure::Usage(format!("no client `{}`", args.client)))?;
     let folder = std::env::current_dir().unwrap_or_default();
-    let file =
-        places::file(client, args.scope, &folder).ok_or_else(|| no_file(client, args.scope))?;
-    let (connect_method, endpoints) = connect_method(args, client)?;
-    let entry = entry::entry(client, &connect_method);
-    let place = EntryLocation { client, name: &args.name, path: &file };
-    if args.write {
-        return write(&place, &entry, &connect_method, &endpoints, args.force);
-    }
-    let Some(text) = insert::insert("", &place, &entry, &|_| true)? else {
-        return Err(Failure::NoConfig("the entry is empty".to_owned()));
+    let is_printed = !args.write && !args.take_over && !args.remove;
+    let file = match places::file(client, args.scope, &folder) {
+        None if is_printed && !client.has_file() => PathBuf::new(),
+        file => file.ok_or_else(|| no_file(client, args.scope))?,
     };
-    output::print(|out| out.write_all(text.as_bytes()))?;
-    output::print_stderr(&format!("for {}, in {}", client.title, file.display()));
-    print_next_steps(&place, &connect_method);
-    if file.exists() {
+    let place = EntryLocation { client, name: &args.name, path: &file };
+    if args.remove {
+        return take_over::give_back(&place, &folder, args.config.as_deref());
+    }
+    if args.take_over {
+        return take_over(&args, &place, &folder, add_servers).await;
+    }
+    let (connect_method, endpoints) = method::choose(&args, client)?;
+    let entry = entry::entry(client, &args.name, &connect_method);
+    if is_printed {
+        return print(&place, &entry, &connect_method);
+    }
+    if write(&place, &entry, &endpoints, args.force)? {
+        print_next_steps(&place, &connect_method);
+    }
+    // Over HTTP a running Weir has the servers.
+    if let ConnectMethod::Stdio { config, .. } = &connect_method
+        && !args.no_check
+        && Path::new(config).exists()
+    {
+        list_servers(Path::new(config)).await;
+    }
+    Ok(())
+}
+
+/// Moves the client's servers to Weir.
+async fn take_over(
+    args: &Args,
+    place: &EntryLocation<'_>,
+    folder: &Path,
+    add_servers: AddServers,
+) -> Result<(), Failure> {
+    let config = loading::config_path_to_write(args.config.as_deref())?;
+    let state = take_over::state_folder(&config)?;
+    let imported = match take_over::has_servers(place, folder)? {
+        true => init::import_client(place.client, args.scope, &config, add_servers)?,
+        false => Vec::new(),
+    };
+    let (connect_method, endpoints) = method::choose(args, place.client)?;
+    let entry = entry::entry(place.client, place.name, &connect_method);
+    write(place, &entry, &endpoints, false)?;
+    if !imported.is_empty() {
+        let rows = list_servers(&config).await;
+        take_over::take(place, folder, &state, &imported, &rows)?;
+    }
+    print_next_steps(place, &connect_method);
+    Ok(())
+}
+
+/// Lists all servers of a configuration, and prints the result.
+async fn list_servers(config: &Path) -> Vec<CheckRow> {
+    output::print_stderr("listing all servers, at most 60 s");
+    let config = ConfigArgs::of_file(config.to_owned());
+    match check::list_upstreams(&config, LISTING_TIMEOUT).await {
+        Ok(rows) => rows,
+        Err(failure) => {
+            output::print_stderr(&format!(
+                "note: the servers were not listed: {failure}; `weir check` shows it again"
+            ));
+            Vec::new()
+        }
+    }
+}
+
+fn no_file(client: &McpClient, scope: Scope) -> Failure {
+    Failure::Usage(match scope {
+        _ if !client.has_file() => format!(
+            "{} has its servers in its own settings, not in a file: paste the entry there that \
+             `weir connect {}` prints",
+            client.title, client.name
+        ),
+        Scope::Project => format!("{} has no file for a project: use --scope user", client.title),
+        Scope::User => format!("the home folder of {} is not known: set HOME", client.title),
+    })
+}
+
+/// Parser of the name of a variable.
+fn variable(name: &str) -> Result<String, String> {
+    match is_variable_name(name) {
+        true => Ok(name.to_owned()),
+        false => Err("it is not the name of a variable, such as WEIR_KEY; --no-key leaves the \
+                      header out"
+            .to_owned()),
+    }
+}
+
+// === Printing ===
+
+fn print(
+    place: &EntryLocation<'_>,
+    entry: &DocumentValue,
+    connect_method: &ConnectMethod,
+) -> Result<(), Failure> {
+    print_entry(place, entry)?;
+    let EntryLocation { client, path, .. } = place;
+    let file = if client.has_file() { format!(", in {}", path.display()) } else { String::new() };
+    output::print_stderr(&format!("for {}{file}", client.title));
+    print_next_steps(place, connect_method);
+    if client.has_file() && path.exists() {
         output::print_stderr(&format!(
             "the file exists already: add the entry to its `{}`, or use --write",
             client.key
@@ -89,161 +199,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Location of an entry.
-struct EntryLocation<'a> {
-    client: &'static McpClient,
-    name: &'a str,
-    path: &'a Path,
-}
-
-fn no_file(client: &McpClient, scope: Scope) -> Failure {
-    Failure::Usage(match scope {
-        Scope::Project => format!("{} has no file for a project: use --scope user", client.title),
-        Scope::User => format!("the home folder of {} is not known: set HOME", client.title),
-    })
-}
-
-// === Connection ===
-
-/// Decides how the client connects to Weir; the endpoints are those that an entry of Weir may name.
-fn connect_method(
-    args: &Args,
-    client: &McpClient,
-) -> Result<(ConnectMethod, Vec<String>), Failure> {
-    let is_http_requested = args.http || args.url.is_some() || args.key_env.is_some();
-    let config = match args.stdio || args.url.is_some() {
-        // The content of the file does not matter, and it need not exist.
-        true => None,
-        false => match load_config(args) {
-            Err(Failure::Config(_)) if !is_http_requested => {
-                output::print_stderr(
-                    "note: this configuration is invalid, so Weir will not start with it: \
-                     `weir check` shows the errors; this is the entry for `weir stdio`",
-                );
-                None
-            }
-            config => Some(config?),
-        },
-    };
-    let endpoint = config.as_ref().map(|config| endpoint(&config.server));
-    let endpoints = args.url.iter().cloned().chain(endpoint.clone()).collect();
-    let has_keys = config.as_ref().is_some_and(|config| {
-        let logs_in = !config.providers.is_empty() && config.clients.is_empty();
-        !config.auth.anonymous && !logs_in
-    });
-    let is_shared = config
-        .as_ref()
-        .is_some_and(|config| !config.clients.is_empty() || config.server.public_url.is_some());
-    let prefers_http = is_shared && !matches!(client.http, HttpEntry::Bridge);
-    if is_http_requested || prefers_http {
-        let url = match &args.url {
-            Some(url) => check_url(url)?,
-            None => endpoint.unwrap_or_default(),
-        };
-        let default = has_keys.then(|| "WEIR_KEY".to_owned());
-        return Ok((ConnectMethod::Http { url, key: args.key_env.clone().or(default) }, endpoints));
-    }
-    let config = loading::config_path(args.config.as_deref())?;
-    let config = std::path::absolute(&config)
-        .map_err(|error| Failure::Usage(format!("{} is no path: {error}", config.display())))?;
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::Usage(format!("the path of this program is unknown: {error}")))?;
-    if !config.exists() {
-        output::print_stderr(&format!(
-            "note: {} does not exist yet; `weir init` writes one",
-            config.display()
-        ));
-    }
-    let text = |path: &Path| path.to_string_lossy().into_owned();
-    Ok((ConnectMethod::Stdio { program: text(&program), config: text(&config) }, endpoints))
-}
-
-/// Loads the configuration without its upstreams, which an entry does not need.
-fn load_config(args: &Args) -> Result<Config, Failure> {
-    let path = loading::config_path(args.config.as_deref())?;
-    if !path.exists() {
-        let text = format!("{} does not exist; `weir init` writes one", path.display());
-        return Err(Failure::Usage(text));
-    }
-    // Anonymous access from the network does not matter here.
-    Config::without_upstreams(&path, &loading::options(true)).map_err(Failure::Config)
-}
-
-/// Endpoint of a configuration for clients on this machine.
-fn endpoint(server: &config::ServerConfig) -> String {
-    if let Some(url) = &server.public_url {
-        // A public URL without a path names only the host.
-        return match url.path() {
-            "/" | "" => format!("{}{}", url.to_string().trim_end_matches('/'), server.path),
-            _ => url.to_string(),
-        };
-    }
-    let port = server.listen.port();
-    let host = match server.listen.ip() {
-        ip if !ip.is_unspecified() => server.listen.to_string(),
-        _ => match server.allowed_hosts.first() {
-            Some(host) if host.contains(':') => host.clone(),
-            Some(host) => format!("{host}:{port}"),
-            None => format!("127.0.0.1:{port}"),
-        },
-    };
-    format!("{}://{host}{}", server.scheme(), server.path)
-}
-
-fn check_url(url: &str) -> Result<String, Failure> {
-    let is_good = url.parse::<hyper::Uri>().is_ok_and(|uri| {
-        matches!(uri.scheme_str(), Some("http" | "https"))
-            && uri.host().is_some()
-            && has_valid_port(&uri)
-    });
-    match is_good && !url.contains('@') {
-        true => Ok(url.to_owned()),
-        false => Err(Failure::Usage(
-            "--url must be an http or https URL without credentials, like http://127.0.0.1:8642/mcp"
-                .to_owned(),
-        )),
-    }
-}
-
-// === Writing ===
-
-fn write(
-    place: &EntryLocation<'_>,
-    entry: &DocumentValue,
-    connect_method: &ConnectMethod,
-    endpoints: &[String],
-    force: bool,
-) -> Result<(), Failure> {
-    let EntryLocation { client, path, .. } = place;
-    let old = document::read(path)?;
-    let text = old.as_ref().map_or("", |old| &old.text);
-    let is_own_entry = |old: &DocumentValue| {
-        let server = server::read(place.name, old, client);
-        server.is_ok_and(|server| is_weir(&server, endpoints))
-    };
-    match insert::insert(text, place, entry, &|old| force || is_own_entry(old))? {
-        None => {
-            output::print_stderr(&format!(
-                "{} points at Weir already: {}",
-                client.title,
-                path.display()
-            ));
-        }
-        Some(text) => {
-            if old.is_some() {
-                let backup = files::back_up_file(path)?;
-                output::print_stderr(&format!("copied {} to {}", path.display(), backup.display()));
-            }
-            document::replace(path, old.as_ref(), &text)?;
-            output::print_stderr(&format!(
-                "wrote the entry `{}` into {}",
-                place.name,
-                path.display()
-            ));
-            print_next_steps(place, connect_method);
+fn print_entry(place: &EntryLocation<'_>, entry: &DocumentValue) -> Result<(), Failure> {
+    match edit::insert("", place, entry, PLACEHOLDER, &|_| true)? {
+        Insertion::Text(text) => output::print(|out| out.write_all(text.as_bytes())),
+        Insertion::Present | Insertion::Impossible => {
+            Err(Failure::NoConfig("the entry is empty".to_owned()))
         }
     }
-    Ok(())
 }
 
 /// Prints the next steps for the user.
@@ -253,9 +215,13 @@ fn print_next_steps(place: &EntryLocation<'_>, connect_method: &ConnectMethod) {
             output::print_stderr(&format!("key: {note}"));
         }
         if matches!(place.client.http, HttpEntry::Bridge) {
+            let connector = match place.client.name {
+                "claude-desktop" => "; its settings can also add the URL as a connector",
+                _ => "",
+            };
             output::print_stderr(&format!(
-                "{} starts only processes from its file, so mcp-remote (npm) connects to Weir; its \
-                 settings can also add the URL as a connector",
+                "{} starts only processes from its file, so mcp-remote (npm) connects to \
+                 Weir{connector}",
                 place.client.title
             ));
         }
@@ -263,27 +229,62 @@ fn print_next_steps(place: &EntryLocation<'_>, connect_method: &ConnectMethod) {
     output::print_stderr(&format!("then: {}", place.client.next_step));
 }
 
-// === Recognition of own entries ===
+// === Writing ===
 
-/// Returns whether a client's server is Weir, or has that name and is on the network.
-pub(crate) fn is_weir_entry(server: &ClientServer, endpoints: &[String]) -> bool {
-    is_weir(server, endpoints)
-        || server.name == "weir" && matches!(server.transport, ServerTransport::Http { .. })
-}
-
-fn is_weir(server: &ClientServer, endpoints: &[String]) -> bool {
-    match &server.transport {
-        ServerTransport::Process { command, args, .. } => {
-            let program = Path::new(command).file_stem().unwrap_or_default();
-            program == "weir" && args.iter().any(|arg| arg == "stdio")
-                || args.iter().any(|arg| is_endpoint(arg, endpoints))
+/// Writes the entry; returns whether the file was changed.
+fn write(
+    place: &EntryLocation<'_>,
+    entry: &DocumentValue,
+    endpoints: &[String],
+    force: bool,
+) -> Result<bool, Failure> {
+    let EntryLocation { client, path, .. } = place;
+    let old = document::read(path)?;
+    let text = old.as_ref().map_or("", |old| &old.text);
+    let may_replace = |old: &DocumentValue| force || is_own_entry(place, old, endpoints);
+    let inserted = match edit::insert(text, place, entry, PLACEHOLDER, &may_replace)? {
+        Insertion::Text(text) => Some(text),
+        Insertion::Present => None,
+        Insertion::Impossible => {
+            print_entry(place, entry)?;
+            return Err(Failure::NoConfig(format!(
+                "{} is written in a way in which the entry cannot be added without a change of \
+                 something else, so nothing was written: add the printed entry by hand",
+                path.display()
+            )));
         }
-        ServerTransport::Http { url, .. } => is_endpoint(url, endpoints),
+    };
+    let allowed = edit::allow(inserted.as_deref().unwrap_or(text), place)?;
+    let Some(new) = allowed.clone().or(inserted) else {
+        output::print_stderr(&format!(
+            "{} points at Weir already: {}",
+            client.title,
+            path.display()
+        ));
+        return Ok(false);
+    };
+    replace(path, old.as_ref(), &new)?;
+    output::print_stderr(&format!("wrote the entry `{}` into {}", place.name, path.display()));
+    if let (Some(_), Some(list)) = (allowed, client.allow_list) {
+        output::print_stderr(&format!("added `{}` to its {}", place.name, list.join(".")));
     }
+    Ok(true)
 }
 
-fn is_endpoint(url: &str, endpoints: &[String]) -> bool {
-    let url = url.trim_end_matches('/');
-    let usual = ["127.0.0.1", "localhost", "[::1]"].map(|host| format!("http://{host}:8642/mcp"));
-    usual.iter().chain(endpoints).any(|endpoint| endpoint.trim_end_matches('/') == url)
+/// Replaces a client's file, after a copy.
+fn replace(path: &Path, old: Option<&document::FileText>, new: &str) -> Result<(), Failure> {
+    if old.is_some() {
+        let backup = files::back_up_file(path)?;
+        output::print_stderr(&format!("copied {} to {}", path.display(), backup.display()));
+    }
+    document::replace(path, old, new)
 }
+
+/// Returns whether an entry of the client is for Weir.
+fn is_own_entry(place: &EntryLocation<'_>, entry: &DocumentValue, endpoints: &[String]) -> bool {
+    let server = server::read(place.name, entry, place.client);
+    server.is_ok_and(|server| weir_entry::is_weir(&server, endpoints))
+}
+
+/// Time limit for the first lists of all servers.
+const LISTING_TIMEOUT: Duration = Duration::from_secs(60);

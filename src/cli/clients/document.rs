@@ -1,7 +1,9 @@
-//! Parser of clients' files: JSON with comments and trailing commas, or TOML.
+//! Parser of clients' files: JSON with comments and trailing commas, TOML or YAML.
 //!
-//! Both formats become a [`DocumentValue`] in the order of the file. Errors contain the line and
+//! All formats become a [`DocumentValue`] in the order of the file. Errors contain the line and
 //! the column, but never the text at that place, because it may be a secret.
+
+mod yaml;
 
 use std::path::Path;
 
@@ -20,6 +22,8 @@ pub(crate) enum Format {
     Json,
     /// TOML.
     Toml,
+    /// YAML, one document.
+    Yaml,
 }
 
 /// Extensions of JSON that a client's parser reads.
@@ -38,10 +42,10 @@ impl JsonDialect {
     pub(crate) const TOLERANT: Self = Self { comments: true, trailing_commas: true };
 }
 
-/// Value of either format.
+/// Value of any format.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum DocumentValue {
-    /// JSON `null`.
+    /// Null of JSON and YAML.
     Null,
     /// Boolean.
     Bool(bool),
@@ -59,6 +63,12 @@ impl DocumentValue {
     /// Returns a member of a table. Of two members with one name, clients use the last.
     pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         self.members().iter().rev().find(|(name, _)| name == key).map(|(_, value)| value)
+    }
+
+    /// Returns a member of a table to change it, as [`Self::get`] does.
+    pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
+        let Self::Table(members) = self else { return None };
+        members.iter_mut().rev().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
     /// Returns the members of a table; empty for other values.
@@ -154,6 +164,7 @@ pub(crate) fn parse(
             let table = document.as_table().clone();
             Ok(from_toml(&table.into_inline_table().into()))
         }
+        Format::Yaml => yaml::parse(text).map_err(|error| yaml::not_yaml(path, &error)),
     }
 }
 
@@ -162,7 +173,10 @@ pub(crate) fn detect_format(path: &Path, text: &str) -> Format {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("toml") => Format::Toml,
         Some("json" | "jsonc") => Format::Json,
+        Some("yaml" | "yml") => Format::Yaml,
         _ if text.trim_start().starts_with(['{', '/']) => Format::Json,
+        _ if text.parse::<DocumentMut>().is_ok() => Format::Toml,
+        _ if yaml::parse(text).is_ok_and(|document| document.is_table()) => Format::Yaml,
         _ => Format::Toml,
     }
 }

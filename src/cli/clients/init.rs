@@ -16,12 +16,13 @@ use std::path::{Path, PathBuf};
 use toml_edit::{DocumentMut, Item, Table};
 
 use crate::cli::clients::McpClient;
-use crate::cli::clients::connect::is_weir_entry;
 use crate::cli::clients::document::{self, DocumentValue, JsonDialect};
 use crate::cli::clients::places::{self, Scope};
-use crate::cli::clients::server::{self, ClientServer, ServerSection};
+use crate::cli::clients::sections::{self, ServerSection};
+use crate::cli::clients::server::ClientServer;
 use crate::cli::clients::server_lists::{ServerLists, names_of_project};
 use crate::cli::clients::variables::{self, TranslateContext};
+use crate::cli::clients::weir_entry::is_weir_entry;
 use crate::cli::exit::{self, Failure};
 use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::{files, output};
@@ -36,8 +37,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "output")]
     dir: PathBuf,
     /// Imports the servers of an MCP client: one of claude-desktop, claude-code, vscode, cursor,
-    /// codex, gemini, zed, windsurf, whose files are found automatically (this project's before the
-    /// user's), or a file.
+    /// codex, gemini, zed, windsurf, copilot, kiro, junie, cline, lm-studio, opencode, goose, qwen,
+    /// whose files are found automatically (this project's before the user's), or a file.
     ///
     /// A configuration that exists is extended: a server that it has already is skipped, and
     /// another one of the same name gets a number. Literal tokens and passwords are moved to
@@ -58,15 +59,18 @@ pub(crate) struct Args {
 }
 
 /// Function that adds servers to the configuration at a path, with messages about each; returns
-/// false if Weir can use none of them.
+/// those that the configuration has then.
 pub(crate) type AddServers =
-    fn(&[FoundServer<'_>], &Path, &mut Vec<String>) -> Result<bool, Failure>;
+    fn(&[FoundServer<'_>], &Path, &mut Vec<String>) -> Result<Vec<ImportedServer>, Failure>;
 
 /// Writes a configuration, or adds the imported servers to one with `add_servers`.
 pub(crate) fn run(args: &Args, add_servers: AddServers) -> Result<(), Failure> {
     match &args.from {
         None => write_starter(&args.dir, args.force),
-        Some(from) => import(from, args, add_servers),
+        Some(from) => {
+            let scopes = [Scope::Project, Scope::User];
+            import(from, &scopes, args, add_servers).map(drop)
+        }
     }
 }
 
@@ -175,13 +179,45 @@ impl FoundServer<'_> {
     }
 }
 
-fn import(from: &str, args: &Args, add_servers: AddServers) -> Result<(), Failure> {
+/// Server that was imported.
+pub(crate) struct ImportedServer {
+    /// Name in the client's file.
+    pub(crate) name: String,
+    /// Name of its upstream.
+    pub(crate) upstream: String,
+    /// False if the client has switched it off.
+    pub(crate) enabled: bool,
+}
+
+/// Imports the servers of one file of a client into a configuration.
+pub(crate) fn import_client(
+    client: &McpClient,
+    scope: Scope,
+    config: &Path,
+    add_servers: AddServers,
+) -> Result<Vec<ImportedServer>, Failure> {
+    let args = Args {
+        dir: PathBuf::from("."),
+        from: Some(client.name.to_owned()),
+        output: Some(config.to_owned()),
+        print: false,
+        force: false,
+    };
+    import(client.name, &[scope], &args, add_servers)
+}
+
+fn import(
+    from: &str,
+    scopes: &[Scope],
+    args: &Args,
+    add_servers: AddServers,
+) -> Result<Vec<ImportedServer>, Failure> {
     let folder = std::env::current_dir().map_err(|error| {
         Failure::Usage(format!("the current folder is unknown: {error}; change into another"))
     })?;
     let known = McpClient::named(from);
     let sources = match known {
-        Some(client) => read_client_files(client, &folder)?,
+        Some(client) => read_client_files(client, scopes, &folder)?,
         None => vec![read_named_file(Path::new(from))?],
     };
     let output = match &args.output {
@@ -206,16 +242,16 @@ fn import(from: &str, args: &Args, add_servers: AddServers) -> Result<(), Failur
     let documents = sources.iter().map(|source| &source.document).chain(&settings);
     let lists = ServerLists::read(&documents.collect::<Vec<_>>(), &folder);
     let found = collect(&sources, known, &folder, &lists, &mut messages);
+    let is_take_over = scopes.len() < 2;
     if extends {
-        return match add_servers(&found, &output, &mut messages)? {
-            true => {
-                print_next_steps(&output, known);
-                Ok(())
-            }
-            false => Err(nothing_to_import(&sources, messages)),
-        };
+        let imported = add_servers(&found, &output, &mut messages)?;
+        if imported.is_empty() {
+            return Err(nothing_to_import(&sources, messages));
+        }
+        print_next_steps(&output, known, is_take_over);
+        return Ok(imported);
     }
-    let upstreams = convert(&found, &mut store, &mut messages);
+    let (upstreams, imported) = convert(&found, &mut store, &mut messages);
     if upstreams.is_empty() {
         return Err(nothing_to_import(&sources, messages));
     }
@@ -225,7 +261,7 @@ fn import(from: &str, args: &Args, add_servers: AddServers) -> Result<(), Failur
         print_messages(&messages);
         output::print(|out| out.write_all(text.as_bytes()))?;
         output::print_stderr("nothing was written; secrets are variables to set");
-        return Ok(());
+        return Ok(imported);
     }
     if let Some(path) = store.find_conflict(&beside).filter(|_| !args.force) {
         return Err(Failure::Usage(format!(
@@ -239,13 +275,16 @@ fn import(from: &str, args: &Args, add_servers: AddServers) -> Result<(), Failur
     files::write(&output, &text)?;
     print_messages(&messages);
     output::print_stderr(&format!("wrote {}: {count}", output.display()));
-    print_next_steps(&output, known);
-    Ok(())
+    print_next_steps(&output, known, is_take_over);
+    Ok(imported)
 }
 
-/// Prints what is missing, and the next steps.
-fn print_next_steps(output: &Path, known: Option<&McpClient>) {
+/// Prints what is missing, and the next steps, which a take-over does itself.
+fn print_next_steps(output: &Path, known: Option<&McpClient>, is_take_over: bool) {
     report_missing(output);
+    if is_take_over {
+        return;
+    }
     let at = config_flag(output);
     let client = known.map_or("CLIENT", |client| client.name);
     output::print_stderr(&format!(
@@ -267,13 +306,14 @@ fn nothing_to_import(sources: &[ImportFile], mut messages: Vec<String>) -> Failu
     ))
 }
 
-/// Converts the servers to the tables of their upstreams.
+/// Converts the servers to the tables of their upstreams; returns also their names.
 fn convert(
     found: &[FoundServer<'_>],
     store: &mut SecretStore,
     messages: &mut Vec<String>,
-) -> Table {
+) -> (Table, Vec<ImportedServer>) {
     let mut upstreams = document::implicit_table();
+    let mut imported = Vec::new();
     let written: Vec<_> = found.iter().map(|found| found.server.name.clone()).collect();
     for (one, name) in found.iter().zip(names::legal(&written)) {
         let old = &one.server.name;
@@ -289,8 +329,10 @@ fn convert(
         }
         messages.extend(converted.messages.iter().map(|text| format!("  {name}: {text}")));
         upstreams.insert(&name, Item::Table(converted.table));
+        let enabled = one.server.enabled;
+        imported.push(ImportedServer { name: old.clone(), upstream: name, enabled });
     }
-    upstreams
+    (upstreams, imported)
 }
 
 /// Prints messages, which may contain names from a client's file.
@@ -315,11 +357,19 @@ fn report_missing(output: &Path) {
 /// Reads all files of a client on this machine.
 fn read_client_files(
     client: &'static McpClient,
+    scopes: &[Scope],
     folder: &Path,
 ) -> Result<Vec<ImportFile>, Failure> {
-    let scopes = [Scope::Project, Scope::User];
+    if !client.has_file() {
+        return Err(Failure::Usage(format!(
+            "{} has its servers in its own settings: copy them there as JSON into a file, and name \
+             that with --from FILE",
+            client.title
+        )));
+    }
     let places: Vec<_> = scopes
-        .into_iter()
+        .iter()
+        .copied()
         .filter_map(|scope| Some((scope, places::file(client, scope, folder)?)))
         .collect();
     let mut sources: Vec<ImportFile> = Vec::new();
@@ -394,7 +444,7 @@ fn collect<'a>(
     let mut names = BTreeSet::new();
     for file in sources {
         let scope = file.scope.map_or(String::new(), |scope| format!(" ({scope})"));
-        let section = server::find(&file.document, known, &file.path, folder, lists);
+        let section = sections::find(&file.document, known, &file.path, folder, lists);
         let count = section.as_ref().map_or(0, |section| section.servers.len());
         let count = counted(count as u64, "server");
         messages.push(format!("read {}{scope}: {count}", file.path.display()));

@@ -3,18 +3,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::{CLIENTS, McpClient};
-
-/// Folder that the path of a user's file is relative to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum BaseFolder {
-    /// The home folder.
-    Home,
-    /// Settings folder of desktop applications.
-    Application,
-    /// Settings folder of terminal programs; the same on macOS as on Linux.
-    Config,
-}
+use super::known::CLIENTS;
+use super::{BaseFolder, McpClient};
 
 /// Scope of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, strum::Display)]
@@ -34,8 +24,13 @@ pub(crate) fn file(client: &McpClient, scope: Scope, project: &Path) -> Option<P
     }
     let moved =
         client.override_variable.and_then(|(variable, file)| Some(folder(variable)?.join(file)));
-    let (root, file) = client.user_file;
-    moved.or_else(|| Some(root_folder(root)?.join(file)))
+    moved.or_else(|| {
+        let files = client.user_files.iter();
+        let mut files = files.filter_map(|(root, file)| Some(root_folder(*root)?.join(file)));
+        let first = files.next()?;
+        let other = (!first.exists()).then(|| files.find(|file| file.exists())).flatten();
+        Some(other.unwrap_or(first))
+    })
 }
 
 /// Returns the other files of a client that enable and disable servers, the one that counts most

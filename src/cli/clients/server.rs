@@ -1,14 +1,12 @@
-//! Reader of the servers in a client's file, in one form for all clients.
+//! Reader of one server in a client's file, in one form for all clients.
 //!
 //! One reader handles the keys of every client: they differ in name, rarely in meaning. A key that
 //! Weir does not support is recorded by name, so that it can be reported.
 
-use std::path::Path;
 use std::time::Duration;
 
-use super::document::{DocumentValue, Format};
-use super::server_lists::{ServerLists, of_project};
-use super::{ANY, CLIENTS, McpClient, TimeoutUnit};
+use super::document::DocumentValue;
+use super::{McpClient, TimeoutUnit};
 use KeyUse::{Any, Http, Process, Unsupported};
 
 /// Server in a client's file.
@@ -97,102 +95,6 @@ pub(crate) enum HeaderSource {
     Bearer(String),
 }
 
-/// Servers of one file.
-pub(crate) struct ServerSection {
-    /// Servers in the order of the file, or the reason why an entry is unusable.
-    pub(crate) servers: Vec<(String, Result<ClientServer, String>)>,
-    /// Client of the file.
-    pub(crate) client: &'static McpClient,
-    /// Other keys of the file that contain servers and were not read.
-    pub(crate) unread: Vec<String>,
-}
-
-/// Finds the servers in a document of any client; `None` if it has no key for servers. `folder` is
-/// the current folder: Claude Code stores the servers of single projects beside the global ones.
-/// `lists` are those in which the client enables and disables servers.
-pub(crate) fn find(
-    document: &DocumentValue,
-    known: Option<&'static McpClient>,
-    path: &Path,
-    folder: &Path,
-    lists: &ServerLists,
-) -> Option<ServerSection> {
-    let at = |keys: &[&str]| {
-        let found = keys.iter().try_fold(document, |value, key| value.get(key))?;
-        found.is_table().then_some(found)
-    };
-    let known_key = known.map(|client| [client.key]);
-    let candidates = match &known_key {
-        Some(key) => &[&key[..]][..],
-        None => &SECTION_KEYS[..],
-    };
-    let mut sections = candidates.iter().filter_map(|keys| Some((*keys, at(keys)?)));
-    let (keys, section) = sections.next().unzip();
-    let unread = sections.filter(|(_, section)| !section.members().is_empty());
-    let unread = unread.map(|(keys, _)| keys.join(".")).collect();
-    let key = known_key.map(|[key]| key).or(keys.and_then(|keys| keys.last().copied()));
-    let key = key.unwrap_or(ANY.key);
-    let here = of_project(document, folder).and_then(|project| project.get(ANY.key));
-    let here = here.filter(|_| key == ANY.key);
-    if section.is_none() && here.is_none() {
-        return None;
-    }
-    let tables = || here.into_iter().chain(section);
-    let entries = || tables().flat_map(DocumentValue::members);
-    let client =
-        known.unwrap_or_else(|| guess_client(key, path, entries().map(|(_, entry)| entry)));
-    let is_shared = known.is_some_and(|it| it.project_file.is_some_and(|it| path.ends_with(it)));
-    let mut servers: Vec<(String, Result<ClientServer, String>)> = Vec::new();
-    for (table, name) in
-        tables().flat_map(|it| it.members().iter().map(move |(name, _)| (it, name)))
-    {
-        // A project's own servers come first and hide global ones of the same name.
-        if !servers.iter().any(|(taken, _)| taken == name)
-            && let Some(entry) = table.get(name)
-        {
-            let server = read(name, entry, client).map(|mut server| {
-                server.enabled &= lists.enable(name, is_shared);
-                server
-            });
-            servers.push((name.clone(), server));
-        }
-    }
-    Some(ServerSection { servers, client, unread })
-}
-
-/// Guesses the client of a file: by the key of its servers, by its path, and by keys that only one
-/// client has.
-fn guess_client<'v>(
-    key: &str,
-    path: &Path,
-    entries: impl Iterator<Item = &'v DocumentValue> + Clone,
-) -> &'static McpClient {
-    if key != ANY.key {
-        return CLIENTS.iter().find(|client| client.key == key).unwrap_or(&ANY);
-    }
-    let files = CLIENTS.iter().filter(|client| client.format == Format::Json);
-    let is_at = |file: &str| !file.is_empty() && path.ends_with(file);
-    let by_place = files.clone().find(|client| {
-        client.project_file.is_some_and(is_at)
-            || is_at(client.user_file.1)
-            || path.file_name() == Path::new(client.user_file.1).file_name()
-                && !["mcp.json", "settings.json"].iter().any(|common| path.ends_with(common))
-    });
-    if let Some(client) = by_place {
-        return client;
-    }
-    let has = |keys: &[&str]| {
-        entries.clone().any(|entry| keys.iter().any(|key| entry.get(key).is_some()))
-    };
-    let name =
-        match (has(&["httpUrl", "includeTools", "excludeTools", "trust"]), has(&["serverUrl"])) {
-            (true, _) => "gemini",
-            (false, true) => "windsurf",
-            (false, false) => return &ANY,
-        };
-    McpClient::named(name).unwrap_or(&ANY)
-}
-
 /// Reads one entry. The error says why Weir cannot use it.
 pub(crate) fn read(
     name: &str,
@@ -206,15 +108,25 @@ pub(crate) fn read(
     if ["ws", "websocket", "sdk"].contains(&kind.as_str()) {
         return Err(format!("Weir does not speak the transport `{kind}`"));
     }
+    if OWN_KINDS.contains(&kind.as_str()) {
+        return Err("it is a part of the client".to_owned());
+    }
     let url = URL_KEYS.iter().find_map(|key| text(entry, key));
     // Old versions of Zed have the program, its arguments and variables in a nested table.
     let program = entry.get("command").filter(|command| command.is_table()).unwrap_or(entry);
-    let command = text(entry, "command").or_else(|| text(program, "path"));
-    let wants_url = matches!(kind.as_str(), "http" | "sse" | "streamable-http" | "streamableHttp");
+    // The command of OpenCode is a list with the arguments.
+    let listed = entry.get("command").map(DocumentValue::elements).unwrap_or_default();
+    let command = text(entry, "command")
+        .or_else(|| text(entry, "cmd"))
+        .or_else(|| listed.first().and_then(DocumentValue::text))
+        .or_else(|| text(program, "path"));
+    let is_of_gemini = ["gemini", "qwen"].contains(&client.name);
+    let wants_url = URL_KINDS.contains(&kind.as_str());
     let mut not_imported = Vec::new();
     let (transport, is_process) = match (command, url) {
-        (Some(command), url) if url.is_none() || !wants_url && client.name != "gemini" => {
-            (process(command, entry, program, &mut not_imported), true)
+        (Some(command), url) if url.is_none() || !wants_url && !is_of_gemini => {
+            let listed = listed.get(1..).unwrap_or_default();
+            (process(command, listed, entry, program, &mut not_imported), true)
         }
         (_, Some(url)) => (http(url, kind == "sse", entry, &mut not_imported), false),
         (_, None) => {
@@ -237,7 +149,13 @@ pub(crate) fn read(
     }
     let enabled = entry.get("enabled") != Some(&DocumentValue::Bool(false))
         && entry.get("disabled") != Some(&DocumentValue::Bool(true));
+    let open_list = OPEN_LIST_KEYS.iter().find_map(|key| open_list(entry.get(key)?));
     for (key, _) in entry.members().iter().filter(|(_, value)| is_significant(value)) {
+        if OPEN_LIST_KEYS.contains(&key.as_str())
+            && entry.get(key).is_some_and(|it| matches!(it, DocumentValue::List(_)))
+        {
+            continue;
+        }
         let known = KEYS.iter().find(|(_, keys)| keys.contains(&key.as_str()));
         let why = match known.map(|(owner, _)| owner) {
             None => "Weir does not know it",
@@ -248,15 +166,23 @@ pub(crate) fn read(
         };
         not_imported.push(format!("`{key}` is not imported: {why}"));
     }
+    if entry.get("env_keys").is_some_and(|keys| !keys.elements().is_empty()) {
+        let text = "the client may have the values of `env_keys` in a keyring: set these variables \
+                    where Weir starts";
+        not_imported.push(text.to_owned());
+    }
     Ok(ClientServer {
         name: name.to_owned(),
         transport,
         startup: duration(entry, "startup_timeout_sec", TimeoutUnit::Seconds)
-            .or_else(|| duration(entry, "startup_timeout_ms", TimeoutUnit::Milliseconds)),
+            .or_else(|| duration(entry, "startup_timeout_ms", TimeoutUnit::Milliseconds))
+            .or_else(|| duration(entry, "discoveryTimeoutMs", TimeoutUnit::Milliseconds))
+            .or_else(|| duration(entry.get("timeout")?, "startup", client.timeout)),
         call: duration(entry, "tool_timeout_sec", TimeoutUnit::Seconds)
-            .or_else(|| duration(entry, "timeout", client.timeout)),
+            .or_else(|| duration(entry, "timeout", client.timeout))
+            .or_else(|| duration(entry.get("timeout")?, "execution", client.timeout)),
         enabled,
-        allow: lists(ALLOW_KEYS),
+        allow: lists(ALLOW_KEYS).or(open_list.flatten()),
         deny: lists(DENY_KEYS).unwrap_or_default(),
         not_imported,
     })
@@ -266,14 +192,24 @@ pub(crate) fn read(
 fn is_significant(value: &DocumentValue) -> bool {
     match value {
         DocumentValue::Null | DocumentValue::Bool(false) => false,
+        DocumentValue::Text(text) => !text.is_empty(),
         DocumentValue::List(elements) => !elements.is_empty(),
         DocumentValue::Table(members) => !members.is_empty(),
         _ => true,
     }
 }
 
+/// Reads a list of tools in which `*` stands for all, as no element does.
+fn open_list(list: &DocumentValue) -> Option<Option<Vec<String>>> {
+    let DocumentValue::List(elements) = list else { return None };
+    let names: Vec<_> = elements.iter().filter_map(DocumentValue::text).collect();
+    let is_all = names.is_empty() || names.iter().any(|name| name == "*");
+    Some((!is_all).then_some(names))
+}
+
 fn process(
     command: String,
+    listed: &[DocumentValue],
     entry: &DocumentValue,
     program: &DocumentValue,
     not_imported: &mut Vec<String>,
@@ -282,16 +218,18 @@ fn process(
         not_imported.push("`args` is not imported: it is not a list".to_owned());
     }
     let args = program.get("args").into_iter().flat_map(DocumentValue::elements);
-    let args: Vec<_> = args.map(DocumentValue::text).collect();
+    let args: Vec<_> = listed.iter().chain(args).map(DocumentValue::text).collect();
     if args.contains(&None) {
         let text = "an element of `args` is not imported: it is not a string";
         not_imported.push(text.to_owned());
     }
-    let pass_env = entry.get("env_vars").into_iter().flat_map(DocumentValue::elements);
+    let pass_env = ["env_vars", "env_keys"].iter().filter_map(|key| entry.get(key));
+    let pass_env = pass_env.flat_map(DocumentValue::elements);
+    let env = ["env", "environment", "envs"].iter();
     ServerTransport::Process {
         command,
         args: args.into_iter().flatten().collect(),
-        env: pairs(program, "env", not_imported),
+        env: env.flat_map(|key| pairs(program, key, not_imported)).collect(),
         pass_env: pass_env.filter_map(|one| one.text().or_else(|| text(one, "name"))).collect(),
         cwd: text(entry, "cwd"),
     }
@@ -399,11 +337,18 @@ fn duration(entry: &DocumentValue, key: &str, unit: TimeoutUnit) -> Option<Durat
 /// Longest timeout: a day. More means no limit.
 const LONGEST_SECONDS: f64 = 86_400.0;
 
-/// Paths of the key that contains the servers; in the file of an unknown client, the first counts.
-const SECTION_KEYS: [&[&str]; 5] =
-    [&["mcpServers"], &["servers"], &["context_servers"], &["mcp_servers"], &["mcp", "servers"]];
+const URL_KEYS: [&str; 4] = ["httpUrl", "serverUrl", "url", "uri"];
 
-const URL_KEYS: [&str; 3] = ["httpUrl", "serverUrl", "url"];
+/// Values of `type` of a server on the network.
+const URL_KINDS: [&str; 6] =
+    ["http", "sse", "streamable-http", "streamableHttp", "streamable_http", "remote"];
+
+/// Values of `type` of what Goose brings along.
+const OWN_KINDS: [&str; 4] = ["builtin", "platform", "frontend", "inline_python"];
+
+/// Keys of lists of tools in which `*`, or no element, stands for all.
+const OPEN_LIST_KEYS: [&str; 2] = ["tools", "available_tools"];
+
 const ALLOW_KEYS: [&str; 3] = ["includeTools", "enabled_tools", "enabledTools"];
 const DENY_KEYS: [&str; 3] = ["excludeTools", "disabled_tools", "disabledTools"];
 
@@ -426,12 +371,13 @@ enum KeyUse {
 }
 
 /// Known keys of an entry, of all clients.
-const KEYS: [(KeyUse, &[&str]); 17] = [
-    (Any, &["type", "transport", "source", "name", "enabled", "disabled"]),
+const KEYS: [(KeyUse, &[&str]); 18] = [
+    (Any, &["type", "transport", "source", "name", "display_name", "enabled", "disabled"]),
     (Any, &["timeout", "startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec"]),
+    (Any, &["discoveryTimeoutMs", "env_keys", "bundled", "transportType"]),
     (Any, &ALLOW_KEYS),
     (Any, &DENY_KEYS),
-    (Process, &["command", "args", "env", "env_vars", "cwd"]),
+    (Process, &["command", "cmd", "args", "env", "environment", "envs", "env_vars", "cwd"]),
     (Http, &URL_KEYS),
     (Http, &["headers", "http_headers", "env_http_headers", "bearer_token_env_var"]),
     (Http, &["oauth", "auth", "scopes", "oauth_resource"]),

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::ANY;
 use super::document::DocumentValue;
+use super::known::ANY;
 
 /// Names of the servers that a client stores for a project beside the global ones; they hide those
 /// of the project's own file.

@@ -22,11 +22,14 @@ pub(crate) struct Variables {
     pub(crate) bare: bool,
     /// `${env:VAR}`, `${input:id}`, `${file:path}`, `${userHome}`, `${workspaceFolder}` and others.
     pub(crate) prefixed: bool,
+    /// `{env:VAR}` and `{file:path}`.
+    pub(crate) curly: bool,
 }
 
 impl Variables {
     /// For a client that expands nothing.
-    pub(crate) const NONE: Self = Self { braces: false, bare: false, prefixed: false };
+    pub(crate) const NONE: Self =
+        Self { braces: false, bare: false, prefixed: false, curly: false };
 }
 
 /// Context of a translation.
@@ -119,10 +122,11 @@ pub(crate) fn translate(text: &str, context: &TranslateContext<'_>) -> Translate
         let Some(whole) = found.get(0) else { continue };
         result.write_literal(text.get(end..whole.start()).unwrap_or_default());
         end = whole.end();
-        let is_expanded = match (found.get(1), found.get(2)) {
-            (Some(inner), _) => replace(inner.as_str(), context, &mut result),
-            (None, Some(name)) => replace_bare(name.as_str(), context, &mut result),
-            (None, None) => false,
+        let is_expanded = match (found.get(1), found.get(2), found.get(3)) {
+            (Some(inner), ..) => replace(inner.as_str(), context, &mut result),
+            (None, Some(name), _) => replace_bare(name.as_str(), context, &mut result),
+            (None, None, Some(inner)) => replace_curly(inner.as_str(), context, &mut result),
+            (None, None, None) => false,
         };
         if !is_expanded {
             result.write_literal(whole.as_str());
@@ -132,9 +136,10 @@ pub(crate) fn translate(text: &str, context: &TranslateContext<'_>) -> Translate
     result
 }
 
-/// `${…}`, `$VAR`, or another dollar sign.
+/// `${…}`, `$VAR`, `{env:…}` or `{file:…}`, or another dollar sign.
 static REFERENCE: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"\$\{([^}]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)|\$").expect("the pattern is valid")
+    Regex::new(r"\$\{([^}]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)|\{((?:env|file):[^}$]*)\}|\$")
+        .expect("the pattern is valid")
 });
 
 fn replace_bare(name: &str, context: &TranslateContext<'_>, result: &mut Translated) -> bool {
@@ -143,6 +148,10 @@ fn replace_bare(name: &str, context: &TranslateContext<'_>, result: &mut Transla
         result.write_variable(name, None);
     }
     is_expanded
+}
+
+fn replace_curly(inner: &str, context: &TranslateContext<'_>, result: &mut Translated) -> bool {
+    context.variables.curly && replace_prefixed(inner, context, result)
 }
 
 /// Writes the translation of an expression. Returns false if the client would not expand it.
@@ -262,6 +271,8 @@ mod tests {
         check(prefixed, "${userHome}${/}x", "${HOME}/x");
         check(prefixed, "${workspaceFolder}/x", "/src/x");
         check(prefixed, "k=${input:api-key}", "k=${API_KEY}");
+        let curly = Variables { curly: true, ..Variables::NONE };
+        check(curly, "Bearer {env:TOKEN} $5 {x}", "Bearer ${TOKEN} $$5 {x}");
     }
 
     #[test]
@@ -270,12 +281,13 @@ mod tests {
         let braces = Variables { braces: true, ..Variables::NONE };
         check(braces, "$TOKEN ${env:X} ${OWN} ${", "$$TOKEN $${env:X} $${OWN} $${");
         check(Variables { prefixed: true, ..Variables::NONE }, "${TOKEN}", "$${TOKEN}");
+        check(braces, "{env:TOKEN}", "{env:TOKEN}");
     }
 
     #[test]
     fn a_text_that_is_one_variable_says_so() {
         let context = TranslateContext {
-            variables: Variables { braces: true, bare: true, prefixed: true },
+            variables: Variables { braces: true, bare: true, prefixed: true, curly: false },
             project: None,
             inputs: &[],
             own: &[],

@@ -77,6 +77,23 @@ impl OneShotGateway {
         options: Options,
         change: impl FnOnce(&mut Config),
     ) -> Result<Self, Failure> {
+        let patience = match selection {
+            UpstreamSelection::Matching(..) => EXPLAIN_TIMEOUT,
+            UpstreamSelection::OwnersOf(..) | UpstreamSelection::Named(_) => Duration::MAX,
+        };
+        Self::open_within(args, json, client, selection, options, change, patience).await
+    }
+
+    /// Opens a gateway as [`Self::open`] does, and waits no longer than `patience`.
+    pub(crate) async fn open_within(
+        args: &ConfigArgs,
+        json: bool,
+        client: Option<&str>,
+        selection: UpstreamSelection<'_>,
+        options: Options,
+        change: impl FnOnce(&mut Config),
+        patience: Duration,
+    ) -> Result<Self, Failure> {
         let source = args.find().await?;
         // First without upstreams: the file decides which ones are needed, and only their secrets
         // are fetched in a second read.
@@ -115,10 +132,6 @@ impl OneShotGateway {
                 },
                 UpstreamSelection::Named(_) | UpstreamSelection::Matching(..) => listed.await,
             }
-        };
-        let patience = match selection {
-            UpstreamSelection::Matching(..) => EXPLAIN_TIMEOUT,
-            UpstreamSelection::OwnersOf(..) | UpstreamSelection::Named(_) => Duration::MAX,
         };
         // After the timeout the command reports the upstreams that are missing.
         let _ = progress::show_startup(json, app.gateway(), tokio::time::timeout(patience, ready))

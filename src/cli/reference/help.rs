@@ -121,7 +121,9 @@ pub(crate) const CONNECT: &str = "\
 Examples:
   weir connect claude-code                # prints the entry, to be pasted
   weir connect vscode --scope project --write
-  weir connect codex --http --key-env WEIR_KEY";
+  weir connect codex --http --key-env WEIR_KEY
+  weir connect cursor --take-over         # moves its servers to Weir
+  weir connect cursor --remove            # the way back";
 
 pub(crate) const FLEET: &str = "\
 Examples:

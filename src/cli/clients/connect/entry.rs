@@ -1,7 +1,7 @@
 //! Entry for Weir in the format of each client.
 
 use crate::cli::clients::document::DocumentValue;
-use crate::cli::clients::{HttpEntry, KeyPlacement, McpClient};
+use crate::cli::clients::{EntryForm, Filler, HttpEntry, KeyPlacement, McpClient};
 
 /// Connection of a client to Weir.
 #[derive(Debug)]
@@ -22,22 +22,27 @@ pub(super) enum ConnectMethod {
     },
 }
 
-/// Creates the entry.
-pub(super) fn entry(client: &McpClient, method: &ConnectMethod) -> DocumentValue {
+/// Creates the entry of a name.
+pub(super) fn entry(client: &McpClient, name: &str, method: &ConnectMethod) -> DocumentValue {
     match (method, &client.http) {
         (ConnectMethod::Stdio { program, config }, _) => {
             let args = ["stdio", "--config", config];
-            process(client, program, &args, Vec::new())
+            process(client, name, program, &args, Vec::new())
         }
         (ConnectMethod::Http { url, key }, HttpEntry::Bridge) => {
-            bridge(client, url, key.as_deref())
+            bridge(client, name, url, key.as_deref())
         }
-        (ConnectMethod::Http { url, key }, HttpEntry::Url(name, bearer)) => {
-            let mut entry = typed_entry(client, "http");
-            entry.push(member(name, text(url)));
+        (ConnectMethod::Http { url, key }, HttpEntry::Url(url_key, bearer)) => {
+            let mut entry = first_members(client, name, 1);
+            entry.push(member(url_key, text(url)));
             if let Some(variable) = key {
                 entry.push(credentials(bearer, variable));
+                // Goose replaces only the variables that this list names.
+                if client.entry == EntryForm::Goose {
+                    entry.push(member("env_keys", DocumentValue::List(vec![text(variable)])));
+                }
             }
+            entry.extend(last_members(client));
             DocumentValue::Table(entry)
         }
     }
@@ -55,7 +60,7 @@ fn credentials(bearer: &KeyPlacement, variable: &str) -> (String, DocumentValue)
 }
 
 /// Entry for mcp-remote (npm), which connects the client's stdio to Weir's HTTP endpoint.
-fn bridge(client: &McpClient, url: &str, key: Option<&str>) -> DocumentValue {
+fn bridge(client: &McpClient, name: &str, url: &str, key: Option<&str>) -> DocumentValue {
     let mut args = vec!["-y", "mcp-remote", url];
     // mcp-remote rejects plain HTTP to other machines without this option.
     let is_local = ["127.0.0.1", "localhost", "[::1]"]
@@ -71,27 +76,68 @@ fn bridge(client: &McpClient, url: &str, key: Option<&str>) -> DocumentValue {
         args.extend(["--header", header]);
         env.push(member(variable, text(&format!("Bearer {PLACEHOLDER}"))));
     }
-    process(client, "npx", &args, env)
+    process(client, name, "npx", &args, env)
 }
 
 fn process(
     client: &McpClient,
+    name: &str,
     program: &str,
     args: &[&str],
     env: Vec<(String, DocumentValue)>,
 ) -> DocumentValue {
-    let mut entry = typed_entry(client, "stdio");
-    entry.push(member("command", text(program)));
-    entry.push(member("args", DocumentValue::List(args.iter().map(|arg| text(arg)).collect())));
-    if client.empty_env || !env.is_empty() {
-        entry.push(member("env", DocumentValue::Table(env)));
+    let mut entry = first_members(client, name, 0);
+    let list = |words: &[&str]| DocumentValue::List(words.iter().map(|word| text(word)).collect());
+    let env_key = match client.entry {
+        EntryForm::Common => {
+            entry.push(member("command", text(program)));
+            entry.push(member("args", list(args)));
+            "env"
+        }
+        EntryForm::OpenCode => {
+            entry.push(member("command", list(&[&[program], args].concat())));
+            "environment"
+        }
+        EntryForm::Goose => {
+            entry.push(member("cmd", text(program)));
+            entry.push(member("args", list(args)));
+            "envs"
+        }
+    };
+    if client.fillers.contains(&Filler::Env) || !env.is_empty() {
+        entry.push(member(env_key, DocumentValue::Table(env)));
     }
+    entry.extend(last_members(client));
     DocumentValue::Table(entry)
 }
 
-/// Entry with the transport's `type`, if the client has one there.
-fn typed_entry(client: &McpClient, kind: &str) -> Vec<(String, DocumentValue)> {
-    Vec::from_iter(client.has_type.then(|| member("type", text(kind))))
+/// Members before those that say where the server is; `kind` is 0 for a process, 1 for a URL.
+fn first_members(client: &McpClient, name: &str, kind: usize) -> Vec<(String, DocumentValue)> {
+    let mut entry = Vec::new();
+    if client.entry == EntryForm::Goose {
+        entry.push(member("enabled", DocumentValue::Bool(true)));
+    }
+    if let Some(kind) = client.types.and_then(|types| types.get(kind).copied()) {
+        entry.push(member("type", text(kind)));
+    }
+    // Goose requires the last two.
+    if client.entry == EntryForm::Goose {
+        entry.push(member("name", text(name)));
+        entry.push(member("description", text("")));
+    }
+    entry
+}
+
+/// Members behind those that say where the server is.
+fn last_members(client: &McpClient) -> Vec<(String, DocumentValue)> {
+    let mut entry = Vec::new();
+    if client.fillers.contains(&Filler::Tools) {
+        entry.push(member("tools", DocumentValue::List(vec![text("*")])));
+    }
+    if client.entry == EntryForm::Goose {
+        entry.push(member("timeout", DocumentValue::Number(GOOSE_TIMEOUT.to_owned())));
+    }
+    entry
 }
 
 /// Instruction for the user's key.
@@ -122,3 +168,6 @@ fn text(text: &str) -> DocumentValue {
 
 /// Placeholder for a key that the user has to write.
 pub(super) const PLACEHOLDER: &str = "THE-KEY-OF-THIS-CLIENT";
+
+/// Seconds that Goose allows a call by default.
+const GOOSE_TIMEOUT: &str = "300";

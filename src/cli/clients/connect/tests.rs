@@ -5,12 +5,11 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::EntryLocation;
-use super::entry::{ConnectMethod, entry};
-use super::insert::insert;
+use super::entry::{ConnectMethod, PLACEHOLDER, entry};
 use crate::cli::clients::document::Format;
-use crate::cli::clients::places::BaseFolder;
-use crate::cli::clients::{CLIENTS, HttpEntry, KeyPlacement, McpClient};
+use crate::cli::clients::edit::{EntryLocation, Insertion, insert};
+use crate::cli::clients::known::CLIENTS;
+use crate::cli::clients::{BaseFolder, HttpEntry, KeyPlacement, McpClient};
 
 const INTRODUCTION: &str = include_str!("introduction.md");
 
@@ -22,10 +21,20 @@ fn page() -> String {
 }
 
 fn write_row(page: &mut String, client: &McpClient) {
-    let McpClient { title, name, project_file, user_file: (root, file), override_variable, .. } =
-        client;
-    let folder = if matches!(root, BaseFolder::Home) { "~" } else { "~/.config" };
-    let moved = override_variable.map(|(variable, file)| format!(", or `${variable}/{file}`"));
+    let McpClient { title, name, project_file, user_files, override_variable, .. } = client;
+    let path = |(root, file): &(BaseFolder, &str)| {
+        let folder = if matches!(root, BaseFolder::Home) { "~" } else { "~/.config" };
+        format!("`{folder}/{file}`")
+    };
+    let files = match user_files {
+        [] => "none: it has settings of its own".to_owned(),
+        files => files.iter().map(path).collect::<Vec<_>>().join(", else "),
+    };
+    let moved = override_variable.map(|(variable, file)| match user_files.len() {
+        1 => format!(", or `${variable}/{file}`"),
+        // Several paths would make the cell too long.
+        _ => format!(", or below `${variable}`"),
+    });
     let moved = moved.unwrap_or_default();
     let project = project_file.map_or("–".to_owned(), |file| format!("`{file}`"));
     let key = match &client.http {
@@ -33,11 +42,8 @@ fn write_row(page: &mut String, client: &McpClient) {
         HttpEntry::Url(..) => "in a variable",
     };
     let then = client.next_step;
-    writeln!(
-        page,
-        "| {title} | `{name}` | `{folder}/{file}`{moved} | {project} | {key} | {then} |"
-    )
-    .expect("a string");
+    writeln!(page, "| {title} | `{name}` | {files}{moved} | {project} | {key} | {then} |")
+        .expect("a string");
 }
 
 fn write_entries(page: &mut String, client: &'static McpClient) {
@@ -49,7 +55,11 @@ fn write_entries(page: &mut String, client: &'static McpClient) {
         program: "/usr/local/bin/weir".to_owned(),
         config: "/home/me/weir.toml".to_owned(),
     };
-    let language = if client.format == Format::Toml { "toml" } else { "json" };
+    let language = match client.format {
+        Format::Json => "json",
+        Format::Toml => "toml",
+        Format::Yaml => "yaml",
+    };
     write!(page, "\n## {}\n", client.title).expect("a string");
     for (heading, way) in [
         ("Over standard input and output:", stdio),
@@ -57,8 +67,9 @@ fn write_entries(page: &mut String, client: &'static McpClient) {
         ("Over HTTP with a key:", http(Some("WEIR_KEY"))),
     ] {
         let place = EntryLocation { client, name: "weir", path: Path::new("") };
-        let inserted = insert("", &place, &entry(client, &way), &|_| true);
-        let Ok(Some(text)) = inserted else { panic!("no entry for {}", client.name) };
+        let entry = entry(client, "weir", &way);
+        let inserted = insert("", &place, &entry, PLACEHOLDER, &|_| true);
+        let Ok(Insertion::Text(text)) = inserted else { panic!("no entry for {}", client.name) };
         write!(page, "\n{heading}\n\n```{language}\n{text}```\n").expect("a string");
     }
 }

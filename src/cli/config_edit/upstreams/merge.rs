@@ -10,19 +10,19 @@ use toml::Table as Meaning;
 
 use super::{AS_TABLES, SECTION, not_editable, table_of};
 use crate::cli::clients::init::secrets::SecretStore;
-use crate::cli::clients::init::{FoundServer, names, print_messages};
+use crate::cli::clients::init::{FoundServer, ImportedServer, names, print_messages};
 use crate::cli::config_edit::{self, EditableFiles};
 use crate::cli::exit::Failure;
 use crate::cli::output::render::counted;
 use crate::cli::{files, output};
 
-/// Adds servers to the configuration whose main file is `path`. Returns false if there is none that
-/// Weir can use.
+/// Adds servers to the configuration whose main file is `path`. Returns those that it has then; empty
+/// if there is none that Weir can use.
 pub(crate) fn merge(
     found: &[FoundServer<'_>],
     path: &Path,
     messages: &mut Vec<String>,
-) -> Result<bool, Failure> {
+) -> Result<Vec<ImportedServer>, Failure> {
     let editable = EditableFiles::open(path)?;
     let existing = editable.tables(SECTION)?;
     let old = config_edit::read(path)?;
@@ -36,20 +36,20 @@ pub(crate) fn merge(
         text: old.text.clone(),
         store: SecretStore::NewFiles(beside.to_owned(), Vec::new()),
         added: 0,
-        skipped: 0,
+        imported: Vec::new(),
     };
     for (server, name) in found.iter().zip(&legal) {
         merged.add(server, name, messages)?;
     }
-    if merged.added + merged.skipped == 0 {
-        return Ok(false);
+    if merged.imported.is_empty() {
+        return Ok(Vec::new());
     }
     print_messages(messages);
     files::check_writable(path)?;
     merged.store.write(beside)?;
     if merged.added == 0 {
         output::print_stderr(&format!("{} has all of them, and was not changed", path.display()));
-        return Ok(true);
+        return Ok(merged.imported);
     }
     let copy = config_edit::replace_with_copy(path, &old, &merged.text)?;
     output::print_stderr(&format!("copied {} to {}", path.display(), copy.display()));
@@ -59,7 +59,7 @@ pub(crate) fn merge(
         counted(merged.added as u64, "upstream"),
         existing.len()
     ));
-    Ok(true)
+    Ok(merged.imported)
 }
 
 /// Text of the main file with the servers that were added so far.
@@ -72,7 +72,8 @@ struct MergedText<'m> {
     text: String,
     store: SecretStore,
     added: usize,
-    skipped: usize,
+    /// Servers that the configuration has then, added or not.
+    imported: Vec<ImportedServer>,
 }
 
 impl MergedText<'_> {
@@ -106,7 +107,6 @@ impl MergedText<'_> {
                 Some(_) => {
                     let text = format!("  {old}: skipped: it is [upstreams.{candidate}] already");
                     messages.push(text);
-                    self.skipped += 1;
                 }
                 None => {
                     let edited = table.add(&self.text, &converted.table);
@@ -125,6 +125,11 @@ impl MergedText<'_> {
             }
             // Secrets of a server that is skipped are there already, or their files are missing.
             self.store = store;
+            self.imported.push(ImportedServer {
+                name: old.clone(),
+                upstream: candidate,
+                enabled: server.server.enabled,
+            });
             return Ok(());
         }
         Ok(())

@@ -1,0 +1,103 @@
+//! Servers that were taken over from a client's file, kept until they are put back.
+//!
+//! Invariant: a record contains each entry as it was in the file, and only its owner can read it:
+//! an entry may contain secrets.
+
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::cli::clients::edit::EntryLocation;
+use crate::cli::exit::Failure;
+use crate::cli::files;
+use weir_base::files::regular_file;
+use weir_base::secrets::sha256::sha256;
+use weir_base::text::hex::hex;
+
+/// Servers that were taken over from one file.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct TakenOver {
+    client: String,
+    file: String,
+    pub(super) servers: Vec<TakenServer>,
+}
+
+/// Server that was taken over.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct TakenServer {
+    pub(super) name: String,
+    /// Path of the key that contained it.
+    pub(super) section: Vec<String>,
+    /// Text of the entry.
+    pub(super) entry: String,
+}
+
+impl TakenOver {
+    /// Reads the record of a client's file; empty if there is none.
+    pub(super) fn read(state: &Path, place: &EntryLocation<'_>) -> Result<Self, Failure> {
+        let path = record_path(state, place);
+        let text = match regular_file::read(&path, MAX_BYTES) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::empty(place)),
+            Err(error) => return Err(unusable(&path, &error.to_string())),
+        };
+        serde_json::from_slice(&text).map_err(|_| unusable(&path, "it is not what Weir wrote"))
+    }
+
+    fn empty(place: &EntryLocation<'_>) -> Self {
+        let file = real_path(place.path).display().to_string();
+        Self { client: place.client.name.to_owned(), file, servers: Vec::new() }
+    }
+
+    /// Writes the record, or removes it if it is empty; returns its path.
+    pub(super) fn write(
+        &self,
+        state: &Path,
+        place: &EntryLocation<'_>,
+    ) -> Result<PathBuf, Failure> {
+        let path = record_path(state, place);
+        if self.servers.is_empty() {
+            return match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    Err(files::write_failure(&path, &error))
+                }
+                _ => Ok(path),
+            };
+        }
+        let folder = path.parent().unwrap_or(state);
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(|error| files::write_failure(folder, &error))?;
+        let text = serde_json::to_string_pretty(self).unwrap_or_default();
+        files::write_private(&path, &text)?;
+        Ok(path)
+    }
+}
+
+/// Path of the record of a client's file.
+fn record_path(state: &Path, place: &EntryLocation<'_>) -> PathBuf {
+    let file = real_path(place.path);
+    let digest = hex(&sha256(file.as_os_str().as_encoded_bytes()));
+    let digest = digest.get(..DIGEST_DIGITS).unwrap_or_default();
+    state.join("taken-over").join(format!("{}-{digest}.json", place.client.name))
+}
+
+fn real_path(path: &Path) -> PathBuf {
+    let absolute = || std::path::absolute(path).ok();
+    std::fs::canonicalize(path).ok().or_else(absolute).unwrap_or_else(|| path.to_owned())
+}
+
+fn unusable(path: &Path, why: &str) -> Failure {
+    Failure::NoConfig(format!(
+        "{} cannot be used: {why}; correct it, or move it away if nothing is to be put back",
+        path.display()
+    ))
+}
+
+/// Digits of a path's hash in the name of its record.
+const DIGEST_DIGITS: usize = 16;
+
+/// Largest record that is read: as large as a client's file.
+const MAX_BYTES: u64 = 64 << 20;

@@ -1,0 +1,173 @@
+//! `weir connect --take-over`, and the way back with `--remove`.
+
+use insta::assert_snapshot;
+
+use crate::init::upstreams;
+use crate::user_home::{CLIENTS, Client, UserHome, mode};
+
+/// A client's file with a server that comes up and one that does not, in the client's format.
+fn with_two_servers(client: &Client, program: &str) -> String {
+    let json = |key: &str, entry: &dyn Fn(&str) -> String, comment: &str| {
+        format!(
+            "{{\n  \"theme\": \"dark\",{comment}\n  \"{key}\": {{\n    \"down\": {},\n    \"notes\": \
+             {}\n  }}\n}}\n",
+            entry("/nowhere/server"),
+            entry(program)
+        )
+    };
+    let common = |program: &str| format!("{{\n      \"command\": \"{program}\"\n    }}");
+    match client.name {
+        "codex" => format!(
+            "# Mine.\nmodel = \"x\" # fast\n\n# It is down.\n[mcp_servers.down]\ncommand = \
+             \"/nowhere/server\"\n\n# Of notes.\n[mcp_servers.notes]\ncommand = \"{program}\" # why\n"
+        ),
+        "goose" => format!(
+            "# Mine.\nmodel: x # fast\nextensions:\n  notes:\n    enabled: true # why\n    type: stdio\n    \
+             name: notes\n    description: ''\n    cmd: {program}\n    args: []\n  # It is down.\n  down:\n    \
+             enabled: true\n    type: stdio\n    name: down\n    description: ''\n    cmd: \
+             /nowhere/server\n    args: []\nlast: 1\n"
+        ),
+        "opencode" => {
+            let entry = |program: &str| {
+                let command = format!("\"command\": [\"{program}\"]");
+                format!("{{ // why\n      \"type\": \"local\",\n      {command}\n    }}")
+            };
+            json("mcp", &entry, " // mine")
+        }
+        "vscode" => json("servers", &common, " // mine"),
+        "zed" => json("context_servers", &common, " // mine"),
+        "kiro" | "gemini" | "qwen" | "cursor" => json("mcpServers", &common, " /* mine */"),
+        _ => json("mcpServers", &common, ""),
+    }
+}
+
+#[test]
+fn what_is_taken_over_comes_back_as_it_was() {
+    for client in &CLIENTS {
+        let user_home = UserHome::new();
+        let text = with_two_servers(client, &user_home.server("notes"));
+        user_home.write(client.user, &text);
+        let done = user_home.weir(&["connect", client.name, "--take-over"]);
+        assert_eq!((done.code, done.out.as_str()), (0, ""), "{}: {}", client.name, done.err);
+        let taken = user_home.read(client.user);
+        assert!(taken.contains("weir") && taken.contains("/nowhere/server"), "{taken}");
+        assert!(!taken.contains("bin/notes"), "{}: {taken}", client.name);
+        for comment in ["mine", "Mine.", "# fast", "# It is down.", "# Of notes."] {
+            assert_eq!(taken.contains(comment), text.contains(comment), "{}: {taken}", client.name);
+        }
+        let config = user_home.read(".config/weir/weir.toml");
+        assert_eq!(upstreams(&config).len(), 2, "{config}");
+
+        let done = user_home.weir(&["connect", client.name, "--remove"]);
+        assert_eq!(done.code, 0, "{}: {}", client.name, done.err);
+        assert_eq!(user_home.read(client.user), text, "{}: {}", client.name, done.err);
+        assert_eq!(user_home.files(".local/state/weir/taken-over"), [""; 0]);
+    }
+}
+
+#[test]
+fn servers_that_came_up_are_moved_and_come_back() {
+    let user_home = UserHome::new();
+    let program = user_home.server("notes");
+    let text = format!(
+        r#"{{ "mcpServers": {{
+    "My Notes": {{ "command": "{program}", "env": {{ "A_TOKEN": "fixture" }} }},
+    "off": {{ "command": "{program}", "disabled": true }},
+    "down": {{ "command": "/nowhere/server" }}
+}} }}"#
+    );
+    user_home.write(".cursor/mcp.json", &text);
+    let done = user_home.weir(&["connect", "cursor", "--take-over"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert!(!done.err.contains("fixture"), "{}", done.err);
+    for said in [
+        "My Notes: is [upstreams.my-notes] now",
+        "off: the client has switched it off, so it is disabled",
+        "moved from ~/.cursor/mcp.json to Weir: My Notes",
+        "off: stays in the client: the client has switched it off",
+        "down: stays in the client: ",
+        "`weir connect cursor --remove` puts them back",
+        "then: switch it on in Cursor's settings",
+    ] {
+        assert!(done.err.contains(said), "{said}: {}", done.err);
+    }
+    let taken = user_home.files(".local/state/weir/taken-over");
+    assert_eq!(taken.len(), 1, "{taken:?}");
+    let folder = user_home.path(".local/state/weir/taken-over");
+    assert_eq!((mode(&folder), mode(&folder.join(&taken[0]))), (0o700, 0o600));
+    let file: serde_json::Value =
+        serde_json::from_str(&user_home.read(".cursor/mcp.json")).expect("it is JSON");
+    let names: Vec<_> = file["mcpServers"].as_object().expect("a table").keys().collect();
+    assert_eq!(names, ["off", "down", "weir"]);
+
+    let done = user_home.weir(&["connect", "cursor", "--remove"]);
+    let (copied, rest) = done.err.split_once('\n').expect("several lines");
+    assert!(copied.starts_with("copied ~/.cursor/mcp.json to "), "{copied}");
+    assert_snapshot!(rest, @"
+    removed the entry `weir` from ~/.cursor/mcp.json
+    put back into ~/.cursor/mcp.json: My Notes
+    note: these servers are still in Weir's configuration; remove them there if only the client is to run them
+    then: switch it on in Cursor's settings, under MCP
+    ");
+    let file: serde_json::Value =
+        serde_json::from_str(&user_home.read(".cursor/mcp.json")).expect("it is JSON");
+    assert_eq!(file, serde_json::from_str::<serde_json::Value>(&text).expect("it is JSON"));
+}
+
+#[test]
+fn a_projects_servers_are_taken_over_alone() {
+    let user_home = UserHome::new();
+    let program = user_home.server("notes");
+    let servers = |name: &str| {
+        format!("{{ \"mcpServers\": {{ \"{name}\": {{ \"command\": \"{program}\" }} }} }}\n")
+    };
+    user_home.write(".cursor/mcp.json", &servers("mine"));
+    user_home.write("project/.cursor/mcp.json", &servers("team"));
+    let take_over = ["connect", "cursor", "--take-over", "--scope", "project", "-c", "weir.toml"];
+    let done = user_home.weir(&take_over);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert_eq!(user_home.read(".cursor/mcp.json"), servers("mine"));
+    assert!(!user_home.read("project/.cursor/mcp.json").contains("team"));
+    assert_eq!(upstreams(&user_home.read("project/weir.toml")), ["team"]);
+}
+
+#[test]
+fn a_name_that_is_used_meanwhile_is_reported_and_nothing_is_overwritten() {
+    let user_home = UserHome::new();
+    let program = user_home.server("notes");
+    let text = format!("{{ \"mcpServers\": {{ \"notes\": {{ \"command\": \"{program}\" }} }} }}\n");
+    user_home.write(".cursor/mcp.json", &text);
+    let done = user_home.weir(&["connect", "cursor", "--take-over"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let meanwhile = "{ \"mcpServers\": { \"notes\": { \"command\": \"another\" } } }\n";
+    user_home.write(".cursor/mcp.json", meanwhile);
+    let done = user_home.weir(&["connect", "cursor", "--remove"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert!(done.err.contains("notes: not put back: the name is used meanwhile"), "{}", done.err);
+    assert_eq!(user_home.read(".cursor/mcp.json"), meanwhile);
+    // Once the name is free, the server comes back.
+    user_home.write(".cursor/mcp.json", "{}\n");
+    let done = user_home.weir(&["connect", "cursor", "--remove"]);
+    assert!(done.code == 0 && done.err.contains("put back"), "{}", done.err);
+    assert!(user_home.read(".cursor/mcp.json").contains("bin/notes"));
+    assert_eq!(user_home.files(".local/state/weir/taken-over"), [""; 0]);
+}
+
+#[test]
+fn a_running_claude_code_may_write_its_file_anew_and_that_is_said() {
+    let user_home = UserHome::new();
+    let program = user_home.server("notes");
+    let here = user_home.path("project").display().to_string();
+    let text = format!(
+        "{{\n  \"projects\": {{\n    \"{here}\": {{\n      \"mcpServers\": {{\n        \"notes\": {{ \
+         \"command\": \"{program}\" }}\n      }}\n    }}\n  }},\n  \"mcpServers\": {{}}\n}}\n"
+    );
+    user_home.write(".claude.json", &text);
+    let done = user_home.weir(&["connect", "claude-code", "--take-over"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert!(done.err.contains("a Claude Code that runs may write its file anew"), "{}", done.err);
+    assert!(!user_home.read(".claude.json").contains("bin/notes"));
+    let done = user_home.weir(&["connect", "claude-code", "--remove"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert_eq!(user_home.read(".claude.json"), text);
+}
