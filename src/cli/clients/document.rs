@@ -96,6 +96,25 @@ impl DocumentValue {
         }
     }
 
+    /// Formats the value on one line, as JSON, which is also YAML.
+    pub(crate) fn to_line(&self) -> String {
+        let quoted = |text: &String| serde_json::to_string(text).unwrap_or_default();
+        match self {
+            Self::Null => "null".to_owned(),
+            Self::Bool(yes) => yes.to_string(),
+            Self::Number(number) => number.clone(),
+            Self::Text(text) => quoted(text),
+            Self::List(list) => {
+                format!("[{}]", list.iter().map(Self::to_line).collect::<Vec<_>>().join(", "))
+            }
+            Self::Table(members) => {
+                let members = members.iter();
+                let members = members.map(|(key, it)| format!("{}: {}", quoted(key), it.to_line()));
+                format!("{{{}}}", members.collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+
     /// Returns whether the value is a table.
     pub(crate) fn is_table(&self) -> bool {
         matches!(self, Self::Table(_))

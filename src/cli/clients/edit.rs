@@ -69,10 +69,7 @@ pub(crate) fn insert(
         _ => {}
     }
     let candidates = match place.client.format {
-        Format::Json => {
-            let new = json::insert(text, &section, place.name, json::NewValue::Of(entry));
-            Vec::from_iter(new)
-        }
+        Format::Json => json::insert(text, &section, place.name, json::NewValue::Of(entry)),
         Format::Toml => toml::insert(text, &section, place.name, entry),
         Format::Yaml => yaml::insert(text, &section, place.name, entry),
     };
@@ -114,10 +111,7 @@ pub(crate) fn put_back(
     let whole = parse(text, place)?;
     check_unique(&whole, section, place)?;
     let candidates = match place.client.format {
-        Format::Json => {
-            let new = json::insert(text, section, place.name, json::NewValue::Text(entry));
-            Vec::from_iter(new)
-        }
+        Format::Json => json::insert(text, section, place.name, json::NewValue::Text(entry)),
         Format::Toml => toml::put_back(text, section, place.name, entry),
         Format::Yaml => yaml::put_back(text, section, place.name, entry),
     };
@@ -230,6 +224,13 @@ fn contains_entry(old: &DocumentValue, entry: &DocumentValue, placeholder: &str)
         },
         _ => old == entry,
     }
+}
+
+/// Returns whether a text is another one with an insertion at one place.
+fn is_insertion(old: &str, new: &str) -> bool {
+    let head = old.bytes().zip(new.bytes()).take_while(|(a, b)| a == b).count();
+    let tail = old.bytes().rev().zip(new.bytes().rev()).take_while(|(a, b)| a == b).count();
+    head + tail >= old.len()
 }
 
 /// Comparison of an edited text with the document that it is made from.

@@ -130,7 +130,6 @@ pub(crate) static CLIENTS: [McpClient; 17] = [
     McpClient {
         name: "copilot",
         title: "Copilot CLI",
-        dialect: JsonDialect::STRICT,
         project_file: Some(".mcp.json"),
         user_files: &[(BaseFolder::Home, ".copilot/mcp-config.json")],
         override_variable: Some(("COPILOT_HOME", "mcp-config.json")),
@@ -226,7 +225,6 @@ pub(crate) static CLIENTS: [McpClient; 17] = [
     McpClient {
         name: "qwen",
         title: "Qwen Code",
-        dialect: JsonDialect { comments: true, trailing_commas: false },
         project_file: Some(".qwen/settings.json"),
         user_files: &[(BaseFolder::Home, ".qwen/settings.json")],
         allow_list: Some(["mcp", "allowed"]),

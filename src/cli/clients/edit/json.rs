@@ -7,7 +7,7 @@ use jsonc_parser::ast::{Object, Value};
 use jsonc_parser::common::Ranged;
 use jsonc_parser::cst::{CstInputValue, CstRootNode};
 
-use super::RemovedEntry;
+use super::{RemovedEntry, is_insertion};
 use crate::cli::clients::document::{DocumentValue, json_options};
 
 /// Value of an entry that is inserted.
@@ -17,13 +17,62 @@ pub(super) enum NewValue<'a> {
     Text(&'a str),
 }
 
-/// Inserts an entry behind the others, or replaces the one of its name.
-pub(super) fn insert(
+/// Returns texts with an entry behind the others, on lines of its own or in their line, or in place
+/// of the one of its name.
+pub(super) fn insert(text: &str, section: &[&str], name: &str, value: NewValue<'_>) -> Vec<String> {
+    let line = match &value {
+        NewValue::Of(value) => value.to_line(),
+        NewValue::Text(text) => (*text).to_owned(),
+    };
+    let parsed = jsonc_parser::parse_to_ast(text, &CollectOptions::default(), &json_options());
+    let parsed = parsed.ok().and_then(|parsed| parsed.value);
+    let is_there = parsed
+        .as_ref()
+        .and_then(|root| find_object(root, section))
+        .is_some_and(|table| table.get(name).is_some());
+    let Some(new) = insert_lines(text, section, name, value) else { return Vec::new() };
+    if is_there || is_insertion(text, &new) {
+        return vec![new];
+    }
+    // It would break an object into lines.
+    let in_line = parsed.and_then(|root| insert_in_line(text, &root, section, name, &line));
+    in_line.into_iter().chain([new]).collect()
+}
+
+/// Inserts an entry behind the last member of its section, in the line of that; a section that is
+/// missing is inserted as well.
+fn insert_in_line(
     text: &str,
+    root: &Value<'_>,
     section: &[&str],
     name: &str,
-    value: NewValue<'_>,
+    value: &str,
 ) -> Option<String> {
+    let mut depths = (0..=section.len()).rev();
+    let found = depths.find_map(|depth| {
+        let (there, missing) = section.split_at(depth);
+        find_object(root, there).map(|table| (table, missing))
+    });
+    let (table, missing) = found?;
+    let quote = |text: &str| DocumentValue::Text(text.to_owned()).to_line();
+    let mut member = format!("{}: {value}", quote(name));
+    for key in missing.iter().rev() {
+        member = format!("{}: {{{member}}}", quote(key));
+    }
+    if missing.first().is_some_and(|key| table.get(key).is_some()) {
+        return None;
+    }
+    let last = table.properties.last()?.range.end;
+    let (at, before, behind) = match comma_behind(text, last) {
+        Some(comma) => (comma + 1, "", ","),
+        None => (last, ",", ""),
+    };
+    let (head, rest) = (text.get(..at)?, text.get(at..)?);
+    Some(format!("{head}{before} {member}{behind}{rest}"))
+}
+
+/// Inserts an entry behind the others, or replaces the one of its name.
+fn insert_lines(text: &str, section: &[&str], name: &str, value: NewValue<'_>) -> Option<String> {
     let root = CstRootNode::parse(text, &json_options()).ok()?;
     let mut table = root.object_value_or_set();
     for key in section {
@@ -231,11 +280,22 @@ mod tests {
     fn a_removed_text_is_put_back_with_its_comments() {
         let old = "{\n  \"s\": {\n    \"a\": { // why\n      \"x\": 1 },\n    \"b\": 2\n  }\n}\n";
         let removed = remove(old, &["s"], "a").expect("it can be removed");
-        let new = insert(&removed.text, &["s"], "a", NewValue::Text(&removed.entry));
-        let new = new.expect("it can be put back");
+        let new = insert(&removed.text, &["s"], "a", NewValue::Text(&removed.entry)).remove(0);
         let expected =
             "{\n  \"s\": {\n    \"b\": 2,\n    \"a\": { // why\n      \"x\": 1 }\n  }\n}\n";
         assert_eq!(new, expected);
+    }
+
+    #[test]
+    fn entries_in_one_line_stay_there() {
+        let entry = DocumentValue::Table(vec![("u".to_owned(), DocumentValue::Bool(true))]);
+        for (old, new) in [
+            ("{\"s\": { \"a\": 1 }} // x", "{\"s\": { \"a\": 1, \"n\": {\"u\": true} }} // x"),
+            ("{\"s\": {\"a\": 1,}}", "{\"s\": {\"a\": 1, \"n\": {\"u\": true},}}"),
+            ("{\"x\": 1}", "{\"x\": 1, \"s\": {\"n\": {\"u\": true}}}"),
+        ] {
+            assert_eq!(insert(old, &["s"], "n", NewValue::Of(&entry)).remove(0), new);
+        }
     }
 
     #[test]

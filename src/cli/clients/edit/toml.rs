@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use toml_edit::{Document, DocumentMut, InlineTable, Item, Table, Value};
 
-use super::RemovedEntry;
+use super::{RemovedEntry, is_insertion};
 use crate::cli::clients::document::{DocumentValue, implicit_table};
 
 /// Returns texts with an entry behind the others of its section, at the end of the file, or in
@@ -175,13 +175,6 @@ fn append(text: &str, lines: &str) -> String {
 
 fn with_line_ends_of(text: &str, lines: &str) -> String {
     if text.contains("\r\n") { lines.replace('\n', "\r\n") } else { lines.to_owned() }
-}
-
-/// Returns whether a text is another one with an insertion at one place.
-fn is_insertion(old: &str, new: &str) -> bool {
-    let head = old.bytes().zip(new.bytes()).take_while(|(a, b)| a == b).count();
-    let tail = old.bytes().rev().zip(new.bytes().rev()).take_while(|(a, b)| a == b).count();
-    head + tail >= old.len()
 }
 
 fn to_toml(value: &DocumentValue) -> Value {

@@ -147,7 +147,7 @@ fn insert_into_braces(
     let (before, behind) = line.split_once('{')?;
     let is_empty = behind.trim_start().starts_with('}');
     let comma = if is_empty { "" } else { ", " };
-    let line = format!("{before}{{{}: {}{comma}{behind}", quote(name), flow(entry));
+    let line = format!("{before}{{{}: {}{comma}{behind}", quote(name), entry.to_line());
     Some(replace_lines(lines, header..header + 1, &line))
 }
 
@@ -173,29 +173,9 @@ fn push_line(out: &mut String, line: std::fmt::Arguments<'_>) {
 
 /// Value on one line.
 fn flow(value: &DocumentValue) -> String {
-    let joined = |parts: Vec<String>| parts.join(", ");
     match value {
-        DocumentValue::Null => "null".to_owned(),
-        DocumentValue::Bool(yes) => yes.to_string(),
-        DocumentValue::Number(number) => number.clone(),
         DocumentValue::Text(text) => scalar(text),
-        DocumentValue::List(list) => {
-            format!("[{}]", joined(list.iter().map(flow_quoted).collect()))
-        }
-        DocumentValue::Table(members) => {
-            let member = |(key, value): &(String, DocumentValue)| {
-                format!("{}: {}", quote(key), flow_quoted(value))
-            };
-            format!("{{{}}}", joined(members.iter().map(member).collect()))
-        }
-    }
-}
-
-/// Value within brackets.
-fn flow_quoted(value: &DocumentValue) -> String {
-    match value {
-        DocumentValue::Text(text) => quote(text),
-        value => flow(value),
+        value => value.to_line(),
     }
 }
 
