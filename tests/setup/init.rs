@@ -459,6 +459,7 @@ fn printed_it_writes_nothing_and_secrets_are_variables() {
       local-mcp: env.GIT_TOKEN contained a secret: set the variable GIT_TOKEN
       remote: the client has switched it off, so it is disabled
       remote: headers.Authorization contained a secret: set the variable REMOTE_AUTHORIZATION
+      remote: the client has switched it off, so it is disabled
     nothing was written; secrets are variables to set
     ");
     assert_snapshot!(done.out, @r#"

@@ -115,6 +115,48 @@ fn servers_that_came_up_are_moved_and_come_back() {
 }
 
 #[test]
+fn a_second_run_takes_over_what_has_been_corrected() {
+    let user_home = UserHome::new();
+    let program = user_home.server("notes");
+    let servers = |command: &str| {
+        format!("{{ \"mcpServers\": {{\n  \"notes\": {{ \"command\": \"{command}\" }}\n}} }}\n")
+    };
+    user_home.write(".cursor/mcp.json", &servers(&format!("{program}-2")));
+    let take_over = ["connect", "cursor", "--take-over", "-c", "weir.toml"];
+    let done = user_home.weir(&take_over);
+    assert!(done.code == 0 && done.err.contains("notes: stays in the client"), "{}", done.err);
+    // The program is installed.
+    std::fs::copy(&program, format!("{program}-2")).expect("copied");
+    let done = user_home.weir(&take_over);
+    assert_eq!(done.code, 0, "{}", done.err);
+    for said in [
+        "notes: skipped: it is [upstreams.notes] already",
+        "Cursor points at Weir already",
+        "moved from ~/.cursor/mcp.json to Weir: notes",
+    ] {
+        assert!(done.err.contains(said), "{said}: {}", done.err);
+    }
+    assert_eq!(upstreams(&user_home.read("project/weir.toml")), ["notes"]);
+    let done = user_home.weir(&take_over);
+    assert!(done.code == 0 && !done.err.contains("moved"), "{}", done.err);
+}
+
+#[test]
+fn a_file_that_is_read_only_keeps_its_servers() {
+    use std::os::unix::fs::PermissionsExt;
+    let user_home = UserHome::new();
+    let program = user_home.server("notes");
+    let text = format!("{{ \"mcpServers\": {{ \"notes\": {{ \"command\": \"{program}\" }} }} }}\n");
+    user_home.write(".cursor/mcp.json", &text);
+    let path = user_home.path(".cursor/mcp.json");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444)).expect("ours");
+    let done = user_home.weir(&["connect", "cursor", "--take-over"]);
+    assert!(done.code == 2 && done.err.contains("it is read-only"), "{}", done.err);
+    assert_eq!(user_home.read(".cursor/mcp.json"), text);
+    assert_eq!(user_home.files(".local/state/weir/taken-over"), [""; 0]);
+}
+
+#[test]
 fn a_projects_servers_are_taken_over_alone() {
     let user_home = UserHome::new();
     let program = user_home.server("notes");

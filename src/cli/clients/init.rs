@@ -176,7 +176,12 @@ impl FoundServer<'_> {
             inputs: &variables::inputs(&self.file.document),
             own: &self.server.own_variables(),
         };
-        UpstreamTable::of(&self.server, name, context, store)
+        let mut converted = UpstreamTable::of(&self.server, name, context, store)?;
+        if !self.server.enabled {
+            let message = "the client has switched it off, so it is disabled";
+            converted.messages.push(message.to_owned());
+        }
+        Ok(converted)
     }
 }
 

@@ -16,8 +16,8 @@ use crate::cli::exit::Failure;
 use crate::cli::output::render::counted;
 use crate::cli::{files, output};
 
-/// Adds servers to the configuration whose main file is `path`. Returns those that it has then; empty
-/// if there is none that Weir can use.
+/// Adds servers to the configuration whose main file is `path`. Returns those that it has then, or
+/// none if Weir can use none of them.
 pub(crate) fn merge(
     found: &[FoundServer<'_>],
     path: &Path,
