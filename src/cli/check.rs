@@ -126,7 +126,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         (some > 0).then(|| format!("{some} of {all} upstreams {what}: {}", names.join(", ")))
     };
     let unusable = describe("cannot be used", |row| !row.ok && !row.incomplete);
-    let incomplete = describe("not complete", |row| row.incomplete);
+    let incomplete = describe("incomplete", |row| row.incomplete);
     let failures: Vec<_> = unusable.into_iter().chain(incomplete).collect();
     match failures.is_empty() {
         true => Ok(()),
@@ -228,11 +228,10 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
         let report = upstream.as_ref().map(Upstream::report);
         let needs_sign_in = report.is_some_and(|report| report.state == State::NeedsSignIn);
         let mistakes = upstream.as_ref().map(Upstream::file_mistakes).unwrap_or_default();
-        let state = upstream
-            .map_or_else(|| Err("not started".to_owned()), |upstream| state(&upstream));
-        let is_connected = state.is_ok();
         let state =
-            state.and_then(|state| require_complete_lists(&view, configured.name(), state));
+            upstream.map_or_else(|| Err("not started".to_owned()), |upstream| state(&upstream));
+        let is_connected = state.is_ok();
+        let state = state.and_then(|state| require_complete_lists(&view, configured.name(), state));
         let [prompts, tools, resources, templates] = Kind::ALL.map(count);
         let task_tools = view.items(Kind::Tool).iter().filter(of_it).filter(|it| it.needs_task);
         let name = &configured.settings.name;
