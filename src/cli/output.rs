@@ -17,8 +17,8 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::exit::Failure;
-use wrapped_text::WrappedText;
 use weir_oauth::RESPONSE_TIMEOUT;
+use wrapped_text::WrappedText;
 
 /// Value of `--color`. `auto` follows the usual variables: `NO_COLOR`, `CLICOLOR`,
 /// `CLICOLOR_FORCE`, `TERM`.

@@ -147,7 +147,8 @@ fn describe(error: &serde_saphyr::Error) -> String {
             format!("key `{key}` stands here twice")
         }
         serde_saphyr::Error::Unexpected { expected: "string scalar", .. } => {
-            "expected a text: put it in quotes if it begins with `[`, `{` or another sign".to_owned()
+            "expected a text: put it in quotes if it begins with `[`, `{` or another sign"
+                .to_owned()
         }
         serde_saphyr::Error::Unexpected { expected: "mapping start", .. } => {
             "expected a key and a value, such as `description: Reviews a change`".to_owned()
@@ -162,9 +163,9 @@ fn describe(error: &serde_saphyr::Error) -> String {
     }
 }
 
-const NO_FRONT_MATTER: &str =
-    "there is no front matter: begin the file with a line `---`, a line such as \
-     `description: Reviews a change` and another line `---`; the prompt follows";
+const NO_FRONT_MATTER: &str = "\
+there is no front matter: begin the file with a line `---`, a line such as \
+`description: Reviews a change` and another line `---`; the prompt follows";
 
 const OPEN_FRONT_MATTER: &str = "the front matter is never closed by a second line of `---`";
 

@@ -160,7 +160,10 @@ mod tests {
             texts.iter().map(|text| Object::parse((*text).to_owned()).expect("an object")).collect()
         };
         vec![
-            (Kind::Prompt, items(&[r#"{"name":"house__greeting","description":"Greets.\nMore."}"#])),
+            (
+                Kind::Prompt,
+                items(&[r#"{"name":"house__greeting","description":"Greets.\nMore."}"#]),
+            ),
             (
                 Kind::Tool,
                 items(&[

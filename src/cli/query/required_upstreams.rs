@@ -120,9 +120,8 @@ fn owners(config: &Config, what: &dyn fmt::Display, name: &str) -> Result<Vec<St
     if !owners.is_empty() {
         return Ok(owners);
     }
-    let named = |(upstream, _): (&str, &str)| {
-        config.summaries.iter().find(|it| it.name == upstream)
-    };
+    let named =
+        |(upstream, _): (&str, &str)| config.summaries.iter().find(|it| it.name == upstream);
     match name.split_once('/').and_then(named) {
         Some(it) if it.enabled => return Ok(vec![it.name.clone()]),
         Some(off) => return Err(disabled_upstream(&off.name)),

@@ -111,9 +111,7 @@ impl StatusPage {
         let mark = match &*it.state {
             "asleep" => "asleep".to_owned(),
             "up" => self.text.colorize("up", TextColor::Green),
-            state @ ("starting" | "needs-sign-in") => {
-                self.text.colorize(state, TextColor::Yellow)
-            }
+            state @ ("starting" | "needs-sign-in") => self.text.colorize(state, TextColor::Yellow),
             other => self.text.colorize(other, TextColor::Red),
         };
         let invisible = mark.len() - it.state.len();
