@@ -127,7 +127,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
         (some > 0).then(|| format!("{some} of {all} upstreams {what}: {}", names.join(", ")))
     };
     let unusable = describe("cannot be used", |row| !row.ok && !row.incomplete);
-    let incomplete = describe("not complete", |row| row.incomplete);
+    let incomplete = describe("incomplete", |row| row.incomplete);
     let failures: Vec<_> = unusable.into_iter().chain(incomplete).collect();
     match failures.is_empty() {
         true => Ok(()),

@@ -136,7 +136,7 @@ fn what_goes_wrong_with_a_call_has_a_code_and_a_line() {
     For more information, try '--help'.
     => 2
     $ weir call notes__slow_count {"to":2}
-    ! error: invalid value '{"to":2}' for '[ARGUMENT=VALUE]...': all arguments as one JSON object follow --args, as in --args '{"n": 1}'
+    ! error: invalid value '{"to":2}' for '[ARGUMENT=VALUE]...': a JSON object of all arguments follows --args
 
     For more information, try '--help'.
     => 2

@@ -51,7 +51,7 @@ fn check_fails_for_an_upstream_that_is_up_and_cannot_be_listed() {
     assert_snapshot!(out + &err, @r"
     incomplete  hub  stdio 2025-06-18, but could not be listed: tools/list  1 prompt
                      warning: list request failed, last list stays: tool, it refuses `tools/list`: no
-    weir: 1 of 1 upstreams not complete: hub
+    weir: 1 of 1 upstreams incomplete: hub
     ");
 }
 
@@ -132,7 +132,7 @@ fn check_tells_of_prompt_files_that_are_left_out() {
     assert_snapshot!(out + &err, @r"
     incomplete  house  library  2 prompts
                        left out: file bad.md:4: unknown field `require`, expected one of name, title, description, required, default, values
-    weir: 1 of 1 upstreams not complete: house
+    weir: 1 of 1 upstreams incomplete: house
     ");
     let (code, out, _) = weir(folder.path(), &["check", "--json"]);
     assert_eq!(code, 4);

@@ -3,9 +3,8 @@
 
 use std::path::Path;
 
-use assert_cmd::Command;
-
 use super::operating::Served;
+use super::telling::respond_to_list;
 use super::{folder, program, script, scripted};
 use crate::lab::PATIENCE;
 use crate::lab::blocking::pause;
@@ -129,13 +128,11 @@ fn stdio_says_that_a_user_has_to_sign_in_and_its_lists_that_something_is_missing
         "[sign_in]\ninsecure_loopback = true\n[state]\ndir = \"state\"\n[upstreams.office]\n\
          url = \"http://127.0.0.1:1/mcp\"\nauth.type = \"oauth\"\n",
     );
-    let list = r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
-    let mut stdio = Command::from_std(program());
-    stdio.arg("stdio").current_dir(folder.path()).write_stdin(format!("{list}\n"));
-    let output = stdio.output().expect("it runs");
-    let reply = String::from_utf8(output.stdout).expect("text");
+    let mut stdio = program();
+    stdio.arg("stdio").current_dir(folder.path());
+    let (stdio, reply) = respond_to_list(stdio);
     assert!(reply.contains("\"prompts\":[]"), "{reply}");
     assert!(reply.contains("\"weir/partial\":[\"office\"]"), "{reply}");
-    let log = String::from_utf8(output.stderr).expect("text");
+    let log = stdio.wait_for_whole_log().join("\n");
     assert!(log.contains("sign in with `weir login office`"), "{log}");
 }

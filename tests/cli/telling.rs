@@ -1,10 +1,15 @@
 //! Colors, versions, scripts for shells, and contents of the log.
 
+use std::io::Write;
+use std::process::Stdio;
+
 use assert_cmd::Command;
 use insta::assert_snapshot;
 
 use super::{LIBRARY_CONFIG, folder, script, scripted, serve, shown};
 use crate::lab::http::exchange;
+use crate::lab::lines::Lines;
+use crate::lab::weir::Weir;
 
 /// Output for a configuration with a mistake, and for a wrong argument.
 fn report(arguments: &[&str], variables: &[(&str, &str)]) -> [String; 2] {
@@ -78,6 +83,19 @@ fn there_is_a_script_for_every_shell() {
     }
 }
 
+/// Runs `weir stdio` for a client that lists prompts; returns the ended process and the response.
+pub(super) fn respond_to_list(mut command: std::process::Command) -> (Weir, String) {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut weir = Weir::spawn(command);
+    let mut output = Lines::of(weir.child.stdout.take().expect("piped"));
+    let mut input = weir.child.stdin.take().expect("piped");
+    writeln!(input, "{LIST}").expect("it reads");
+    let reply = output.wait_for("\"id\":1");
+    drop(input);
+    assert!(weir.wait().success());
+    (weir, reply)
+}
+
 /// Request of a modern client.
 const LIST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
 
@@ -90,14 +108,12 @@ fn weir_log_overrides_the_level_of_the_configuration() {
     };
     let is_debug = |level: &str, variable: Option<&str>| {
         let folder = folder(&config(level));
-        let mut weir = Command::from_std(crate::program());
-        // It exits after the response, for which the upstream has been listed.
-        weir.arg("stdio").current_dir(folder.path()).env_remove("WEIR_LOG");
-        weir.write_stdin(format!("{LIST}\n"));
-        weir.envs(variable.map(|it| ("WEIR_LOG", it)));
-        let output = weir.output().expect("it runs");
-        assert!(output.status.success());
-        String::from_utf8_lossy(&output.stderr).contains("\"level\":\"DEBUG\"")
+        let mut command = crate::program();
+        command.arg("stdio").current_dir(folder.path()).env_remove("WEIR_LOG");
+        command.envs(variable.map(|it| ("WEIR_LOG", it)));
+        let (weir, reply) = respond_to_list(command);
+        assert!(reply.contains("\"result\""), "{reply}");
+        weir.wait_for_whole_log().join("\n").contains("\"level\":\"DEBUG\"")
     };
     for (level, variable, expected) in [
         ("debug", None, true),
@@ -167,7 +183,7 @@ fn stdio_without_a_level_logs_warnings_as_text_and_serve_logs_all_as_json() {
         let folder = folder(&format!("[server]\nlisten = \"127.0.0.1:0\"\n{log}{gone}"));
         let (mut weir, mut output) = super::stdio(folder.path(), &[]);
         let mut input = weir.child.stdin.take().expect("a pipe");
-        std::io::Write::write_all(&mut input, ping.as_bytes()).expect("it reads");
+        input.write_all(ping.as_bytes()).expect("it reads");
         output.wait_for("\"id\":1");
         let line = weir.wait_for_log("upstream disconnected");
         drop(input);

@@ -163,8 +163,9 @@ fn describe(error: &serde_saphyr::Error) -> String {
     }
 }
 
-const NO_FRONT_MATTER: &str = "there is no front matter: begin the file with a line `---`, a line such as \
-     `description: Reviews a change` and another line `---`; the prompt follows";
+const NO_FRONT_MATTER: &str = "\
+there is no front matter: begin the file with a line `---`, a line such as \
+`description: Reviews a change` and another line `---`; the prompt follows";
 
 const OPEN_FRONT_MATTER: &str = "the front matter is never closed by a second line of `---`";
 

@@ -87,8 +87,8 @@ impl Library {
         self.loaded().find(name)?.complete(argument, prefix)
     }
 
-    /// Describes the mistakes of the last reading, each with file and line. A file with a mistake is
-    /// not served as it stands.
+    /// Describes the mistakes of the last reading, each with file and line. A file with a mistake
+    /// is not served as it stands.
     pub fn mistakes(&self) -> Vec<String> {
         self.loaded().problems.iter().map(PromptProblem::to_string).collect()
     }

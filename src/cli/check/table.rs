@@ -1,4 +1,4 @@
-//! Text form of the report of `weir check`: one row per upstream, with what there is to say below it.
+//! Text form of the report of `weir check`: one row per upstream, with its problems below it.
 
 use super::CheckRow;
 use crate::cli::output::render::{counted, sanitize_line};

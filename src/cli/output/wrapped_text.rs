@@ -20,7 +20,7 @@ impl WrappedText {
         self.columns < usize::MAX
     }
 
-    /// Returns whether there is room for further columns beside a text.
+    /// Returns whether texts stand beside other columns instead of below them.
     pub(crate) fn is_wide(&self) -> bool {
         self.columns >= WIDE_COLUMNS
     }
@@ -89,7 +89,7 @@ pub(crate) enum TextColor {
     Yellow = 33,
 }
 
-/// Least width at which texts stand beside other columns instead of below them.
+/// Least width at which texts stand beside other columns.
 const WIDE_COLUMNS: usize = 60;
 
 #[cfg(test)]

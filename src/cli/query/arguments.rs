@@ -37,8 +37,7 @@ pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
 pub(crate) fn parse_argument(text: &str) -> Result<TypedArgument, String> {
     // The form of many other programs. It may contain a `=`.
     if Object::parse(text.to_owned()).is_ok() {
-        let hint = "all arguments as one JSON object follow --args, as in --args '{\"n\": 1}'";
-        return Err(hint.to_owned());
+        return Err("a JSON object of all arguments follows --args".to_owned());
     }
     let (name, value) =
         parse_pair(text).map_err(|expected| format!("{expected} or ARGUMENT:=JSON"))?;
@@ -318,7 +317,7 @@ mod tests {
     fn an_object_in_place_of_an_argument_is_answered_with_the_option_for_it() {
         for text in [r#"{"a":1}"#, r#" {"a":"x=y"} "#] {
             let refused = parse_argument(text).expect_err("an object");
-            assert!(refused.contains("follow --args"), "{refused}");
+            assert!(refused.contains("follows --args"), "{refused}");
         }
         assert!(parse_argument("{a}=1").is_ok());
     }

@@ -19,7 +19,8 @@ pub(crate) struct Args {
     /// Kind of the item that the argument belongs to.
     #[arg(value_parser = kind_parser())]
     kind: Kind,
-    /// The prompt's name, or the URI template, as `weir list` shows it; or UPSTREAM/NAME of a prompt.
+    /// The prompt's name, or the URI template, as `weir list` shows it; or UPSTREAM/NAME of a
+    /// prompt.
     #[arg(value_hint = clap::ValueHint::Other)]
     name: String,
     /// The argument to complete, with the beginning of its value, which may be empty.

@@ -130,8 +130,8 @@ async fn output(
             listen.await;
         }
         if let Some(stdout) = &mut stdout {
-            let room = (max_bytes + 1).saturating_sub(bytes.len());
-            let _ = stdout.take(room as u64).read_to_end(&mut bytes).await;
+            let spare = (max_bytes + 1).saturating_sub(bytes.len());
+            let _ = stdout.take(spare as u64).read_to_end(&mut bytes).await;
         }
     };
     let _ = timeout(REAP_TIMEOUT, rest).await;

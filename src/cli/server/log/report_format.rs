@@ -63,9 +63,9 @@ fn store(event: &EventText) -> bool {
     if warnings.contains(&warning) {
         return true;
     }
-    let has_room = warnings.len() < MAX_WARNINGS;
-    if has_room {
+    let is_stored = warnings.len() < MAX_WARNINGS;
+    if is_stored {
         warnings.push(warning);
     }
-    has_room
+    is_stored
 }
