@@ -29,6 +29,7 @@ use tracing::debug;
 use super::Admin;
 use super::connections::Connections;
 use super::listener::serve_connection;
+use weir_base::files::regular_file;
 use weir_base::secrets::sha256::sha256;
 use weir_base::text::hex::hex;
 
@@ -180,7 +181,8 @@ fn is_refused(path: &Path) -> bool {
 fn identity(configuration: &str) -> String {
     let about = uname();
     let machine = about.nodename().to_bytes();
-    let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot = regular_file::read(Path::new("/proc/sys/kernel/random/boot_id"), MAX_BOOT_ID_BYTES);
+    let boot = boot.unwrap_or_default();
     let user = geteuid().as_raw().to_be_bytes();
     let parts = [configuration.as_bytes(), machine, &boot, &user].map(sha256).concat();
     hex(&sha256(parts)[..8])
@@ -193,6 +195,7 @@ const VERSION: u32 = 1;
 const MAX_PREFACE_BYTES: u64 = 16 << 10;
 /// Time for the first line.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(2);
+const MAX_BOOT_ID_BYTES: u64 = 64;
 /// Longest path of a socket; the smallest limit of a kernel is 104.
 const MAX_PATH_BYTES: usize = 100;
 /// Pause of the accept loop after an error.

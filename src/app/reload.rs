@@ -289,8 +289,9 @@ fn describe_refusal(report: &ConfigReport) -> String {
 }
 
 /// Replaces the active configuration by a checked one, which stays untouched until the last moment.
-/// An upstream that is to be restarted is started again even if its settings are the same. The change is recorded before it takes effect, and does not if it cannot be recorded where the
-/// audit log is mandatory.
+/// An upstream that is to be restarted is started again even if its settings are the same. The
+/// change is recorded before it takes effect, and does not if it cannot be recorded where the audit
+/// log is mandatory.
 fn apply(
     components: &Components,
     next: Config,

@@ -1,5 +1,5 @@
-//! Access for operators: the listener of `weir serve` with its address, its token, and the file that
-//! announces it; and the socket of `weir stdio`.
+//! Access for operators: the listener of `weir serve` with its address, its token, and the file
+//! that announces it; and the socket of `weir stdio`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

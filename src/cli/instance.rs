@@ -1,4 +1,5 @@
-//! Commands that query or control a running instance: `health`, `reload`, `restart`, `status`, `top`;
+//! Commands that query or control a running instance: `health`, `reload`, `restart`, `status`,
+//! `top`;
 //! and `fleet`, which queries all replicas.
 
 pub(crate) mod admin_client;

@@ -1,4 +1,4 @@
-//! `weir stdio` with a configuration that cannot be used: the client hears why.
+//! `weir stdio` with a configuration that cannot be used: the client gets the reason.
 
 use std::io::Write;
 use std::process::ChildStdin;

@@ -116,9 +116,9 @@ async fn an_introduction_waits_for_no_upstream_and_declares_what_one_may_turn_ou
         all.extend(side.is_modern().then_some("io.modelcontextprotocol/tasks"));
         let early = declared("staff").await;
         assert!(all.iter().all(|text| early.contains(text)), "{side}: {early}");
-        // The slow one has nothing for a guest.
-        let guests = declared("guest").await;
-        assert!(!guests.contains("logging"), "{side}: {guests}");
+        // The slow one has nothing for this role.
+        let other = declared("guest").await;
+        assert!(!other.contains("logging"), "{side}: {other}");
         assert_eq!(start.elapsed(), Duration::ZERO, "{side}");
         world.close().await;
     }

@@ -158,9 +158,9 @@ impl ClientContext {
         Arc::clone(&self.view.borrow())
     }
 
-    /// What Weir declares to the client: the capabilities of its view. While it can reach an
-    /// upstream of which no list is known yet, these are all that this one may turn out to have,
-    /// because clients read them once.
+    /// Returns the capabilities that Weir declares to the client: those of its view. While it can
+    /// reach an upstream of which no list is known yet, these are all that this one may turn out to
+    /// have, because clients read them once.
     pub fn capabilities(&self) -> Capabilities {
         let view = self.view();
         let mut capabilities = view.capabilities().clone();

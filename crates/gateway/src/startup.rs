@@ -1,5 +1,5 @@
-//! Startup barrier: the first list requests wait for upstreams of which no list is known yet, and so
-//! does a request for an item that is not there yet. Nothing else waits.
+//! Startup barrier: the first list requests wait for upstreams of which no list is known yet, and
+//! so does a request for an item that is not there yet. Nothing else waits.
 //!
 //! Many clients list once and ignore `list_changed`; without the wait, a client that connects right
 //! after the start would see empty lists for its whole life. An upstream that takes longer does not

@@ -18,7 +18,11 @@ pub const OWN: &str =
 
 /// Everything that a server may declare and Weir forwards, and of the extensions those that it
 /// knows.
-const ALL: &str = r#"{"completions":{},"logging":{},"resources":{"subscribe":true},"tasks":{"cancel":{},"requests":{"tools":{"call":{}}}},"extensions":{"io.modelcontextprotocol/ui":{},"io.modelcontextprotocol/tasks":{}}}"#;
+const ALL: &str = concat!(
+    r#"{"completions":{},"logging":{},"resources":{"subscribe":true},"#,
+    r#""tasks":{"cancel":{},"requests":{"tools":{"call":{}}}},"#,
+    r#""extensions":{"io.modelcontextprotocol/ui":{},"io.modelcontextprotocol/tasks":{}}}"#,
+);
 
 /// Capabilities that Weir declares when it listens for tasks, for clients that declare the same.
 pub const TASKS: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;

@@ -189,12 +189,12 @@ impl Settings {
     }
 }
 
-/// What a digest of settings covers.
+/// Extent of a digest of settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// What the process that serves the requests depends on.
+    /// All that the process that serves the requests depends on.
     Process,
-    /// What its lists depend on.
+    /// All that its lists depend on, as far as it is configured.
     Lists,
 }
 

@@ -43,9 +43,8 @@ pub(crate) struct Args {
     /// A configuration that exists is extended: a server that it has already is skipped, and
     /// another one of the same name gets a number. Literal tokens and passwords are moved to
     /// separate files in `secrets` beside the configuration, also those in arguments and URLs. The
-    /// client's file is only read, as the
-    /// client itself reads it: a server that it has disabled becomes a disabled upstream, and what
-    /// is left out is said.
+    /// client's file is only read, as the client itself reads it: a server that it has disabled
+    /// becomes a disabled upstream, and what is left out is said.
     #[arg(long, value_name = "CLIENT|FILE")]
     from: Option<String>,
     /// The configuration to write, instead of weir.toml in the folder.

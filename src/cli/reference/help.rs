@@ -209,8 +209,8 @@ Examples:
   weir restart notes                      # also if it is down, without waiting for its next attempt
   weir restart notes --grace 60           # calls in flight get a minute instead of 5 seconds
 
-Every running Weir of the configuration starts it again: `weir serve`, and each `weir stdio` that a \
-client has started. Its lists stay, and new calls wait for it. Exit code 0 if all have; 1 if one \
+Every running Weir of the configuration starts it again: `weir serve`, and each `weir stdio` that \
+a client has started. Its lists stay, and new calls wait for it. Exit code 0 if all have; 1 if one \
 refused; 2 if there is no such upstream; 3 if the token is rejected; 4 if none is running.";
 
 pub(crate) const RELOAD: &str = "\

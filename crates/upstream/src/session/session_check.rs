@@ -5,10 +5,11 @@
 //! session, and the session is given up if that fails alike.
 //!
 //! Invariants: a failure that names the request, or is about credentials, a rate or a busy server,
-//! is none of the session. A failure that may be that of a server in trouble has to last. One check
-//! runs at a time, and at most one a second: a failure in another form than the last one waits for
-//! its turn, because that check has not judged it. After a session was given up, the next one of its
-//! owner is not given up before the back-off is over. So no client ends the sessions of others.
+//! is none of the session. A failure that may be that of a server in trouble has to last. One
+//! check runs at a time, and at most one a second: a failure in another form than the last one
+//! waits for its turn, because that check has not judged it. After a session was given up, the
+//! next one of its owner is not given up before the back-off is over. So no client ends the
+//! sessions of others.
 
 use std::iter::repeat_with;
 use std::sync::Arc;

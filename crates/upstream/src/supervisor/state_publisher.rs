@@ -1,7 +1,7 @@
 //! Publisher of an upstream's connection and status through `watch` channels.
 //!
-//! Invariant: only the supervisor writes these two, or the task in its place of a prompt library, of a
-//! notice, or of an upstream with a missing value. Dispatchers also count in `changes`.
+//! Invariant: only the supervisor writes these two, or the task in its place of a prompt library,
+//! of a notice, or of an upstream with a missing value. Dispatchers also count in `changes`.
 
 use std::sync::Arc;
 
