@@ -42,7 +42,6 @@ impl UpstreamWriter<'_> {
         }
         if !server.enabled {
             self.insert("enabled", false);
-            self.moved.push("the client has switched it off, so it is disabled".to_owned());
         }
         self.write_timeouts(server);
         self.write_tools(server);

@@ -17,7 +17,7 @@ pub(super) struct UpstreamWriter<'a> {
     pub(super) table: Table,
     /// Notes for the user; they are also comments above the table.
     pub(super) notes: Vec<String>,
-    /// Messages about moved secrets, and about what the client has switched off.
+    /// Messages about moved secrets.
     pub(super) moved: Vec<String>,
 }
 
