@@ -50,7 +50,7 @@ fn check_shows_an_upstream_that_lacks_a_value_as_down_and_offline_as_a_warning()
     let folder = folder(&format!("{HOUSE}{}", three()));
     let (code, out, err) = weir(folder.path(), &["check"]);
     assert_snapshot!(out, @r"
-    ok    house   library  2 prompts, 0 tools, 0 resources, 0 resource templates
+    ok    house   library  2 prompts
     down  notion  the variable WEIR_TEST_UNSET is not set: set it where Weir starts (weir.toml:6)
     down  github  secrets/github cannot be read: No such file or directory (os error 2): make it, or correct the path (weir.toml:10)
     down  shop    sh failed with exit code 3: run it by hand to see what it says (weir.toml:14)
@@ -159,7 +159,7 @@ fn a_file_that_appears_starts_its_upstream_and_one_that_vanishes_takes_nothing_a
 #[test]
 fn what_a_required_upstream_lacks_ends_the_start() {
     let folder = folder(&format!("{HOUSE}{}required = true\n", three()));
-    for arguments in [&["check"][..], &["check", "--offline"], &["serve"], &["stdio"]] {
+    for arguments in [&["check"][..], &["check", "--offline"], &["serve"], &["stdio", "--strict"]] {
         let (code, _, err) = weir(folder.path(), arguments);
         let expected = if arguments == ["check", "--offline"] { 0 } else { 78 };
         // Offline the command is not run, and so it is not known to fail.
