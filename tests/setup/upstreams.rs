@@ -88,7 +88,7 @@ fn a_program_is_added_with_its_secret_in_a_file_and_listed() {
     wrote [upstreams.lib] into weir.toml
     next: a running Weir applies the file within seconds, and starts the upstream
     ");
-    assert_snapshot!(done.out, @"ok    lib  stdio 2026-07-28  1 prompt, 0 tools, 0 resources, 0 resource templates");
+    assert_snapshot!(done.out, @"ok    lib  stdio 2026-07-28  1 prompt");
     assert_snapshot!(change(&user_home), @r#"
     +[upstreams.lib]
     +command = "/usr/local/bin/weir"
