@@ -475,13 +475,14 @@ transport = "sse"
             let (usual, unusual) = pair.unwrap_or_else(|| panic!("{line} is refused"));
             elsewhere.extend((usual == unusual).then_some(path));
         }
-        // The listeners, the log and the end of the process; exceptions without a proxy; whether
-        // requests are recorded.
+        // The listeners, the log and the end of the process; the gateway's wait for lists; exceptions
+        // without a proxy; whether requests are recorded.
         let expected = [
             "server.max_connections",
             "server.shutdown_delay",
             "server.shutdown_grace",
             "server.watch",
+            "protocol.list_wait",
             "egress.no_proxy",
             "log.level",
             "log.format",

@@ -457,7 +457,6 @@ fn printed_it_writes_nothing_and_secrets_are_variables() {
     read ~/.config/zed/settings.json (user): 4 servers
       mcp-server-context7: left out: it is started by an extension of the client
       local-mcp: env.GIT_TOKEN contained a secret: set the variable GIT_TOKEN
-      remote: the client has switched it off, so it is disabled
       remote: headers.Authorization contained a secret: set the variable REMOTE_AUTHORIZATION
       remote: the client has switched it off, so it is disabled
     nothing was written; secrets are variables to set
