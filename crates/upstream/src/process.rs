@@ -6,6 +6,7 @@ pub mod process_group;
 pub(crate) mod reaper;
 pub mod shim;
 pub(crate) mod spawner;
+pub(crate) mod start;
 pub(crate) mod stderr_tail;
 
 /// First argument of the shim; the parent's process id, the program and its arguments follow.
