@@ -4,9 +4,9 @@
 //! sessions and sockets there. Commands run one after the other, so that a password manager prompts
 //! its user once and not for each command.
 //!
-//! Invariants: there is no shell; standard input is empty, and standard error is discarded; the
-//! command and all processes that it has started have ended when the result is returned, at the
-//! latest at the time limit or at a cancellation.
+//! Invariants: there is no shell; the program is looked up in absolute folders only; standard input
+//! is empty, and standard error is discarded; the command and all processes that it has started
+//! have ended when the result is returned, at the latest at the time limit or at a cancellation.
 
 use std::borrow::Cow;
 use std::io;
@@ -23,6 +23,7 @@ use zeroize::Zeroizing;
 use crate::reader::report::ValueError;
 use crate::reader::variables::Environment;
 use weir_upstream::process::process_group::{ProcessGroup, describe_end};
+use weir_upstream::process::search_path::find_program;
 
 /// Reason why a program or a file yields no secret, as a text that follows its name.
 pub(super) struct SecretError {
@@ -74,6 +75,8 @@ async fn output(
 ) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let (program, arguments) =
         command.split_first().ok_or_else(|| SecretError::new("it names no program", "name one"))?;
+    let path = environment.get("PATH").ok().flatten();
+    let program = find_program(program, path, folder).map_err(|error| spawn_error(&error))?;
     let mut process = Command::new(program);
     process
         .args(arguments)

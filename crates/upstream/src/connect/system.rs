@@ -5,6 +5,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -19,9 +20,11 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::connect::egress::has_valid_port;
-use crate::connect::{Child, ChildCommand, Connect, Destination, proxy, tls};
+use crate::connect::{Child, ChildCommand, Connect, Destination, LoginPath, proxy, tls};
 use crate::process::deadline::Deadline;
-use crate::process::start::start;
+use crate::process::login_shell::{ASKED_VARIABLE, LoginShell};
+use crate::process::search_path::{find_program, is_of_system};
+use crate::process::start::{ControllingTerminal, start};
 use weir_base::net::allowed_addresses::{AllowedAddresses, NOT_PUBLIC_ADDRESS, is_loopback_host};
 use weir_base::net::http_connection::ByteStream;
 
@@ -47,6 +50,9 @@ pub struct System {
     tls: OnceLock<Result<TlsConnector, String>>,
     /// Whether this process is the `weir` program, which contains the exec shim.
     has_shim: bool,
+    /// Whether a client has started this process.
+    is_started_by_client: bool,
+    login_shell: Option<LoginShell>,
     resolver: Resolver,
 }
 
@@ -60,6 +66,21 @@ impl System {
     /// however it ends.
     pub fn for_program() -> Self {
         Self { has_shim: cfg!(target_os = "linux"), ..Self::default() }
+    }
+
+    /// Lets child processes be started with the search path of the user's login shell, if their
+    /// commands say so. Its last answer is kept in `folder`. `is_started_by_client`: the search
+    /// path of this process is that of a client, and not chosen by an operator.
+    #[must_use]
+    pub fn with_login_shell(self, folder: Option<&Path>, is_started_by_client: bool) -> Self {
+        let has_shim = self.has_shim;
+        let spawn = move |command: &ChildCommand| {
+            start(command, has_shim, ControllingTerminal::Without, None)
+        };
+        // One of the shell's own files may start Weir, which must not ask the shell again.
+        let is_asked = std::env::var_os(ASKED_VARIABLE).is_some();
+        let login_shell = (!is_asked).then(|| LoginShell::new(folder, spawn));
+        Self { login_shell, is_started_by_client, ..self }
     }
 
     fn tls(&self) -> io::Result<&TlsConnector> {
@@ -231,12 +252,43 @@ impl Connect for System {
     }
 
     fn spawn(&self, command: &ChildCommand) -> io::Result<Child> {
-        start(command, self.has_shim, None)
+        start(command, self.has_shim, ControllingTerminal::Inherited, None)
     }
 
     fn spawn_until(&self, command: &ChildCommand, deadline: &Deadline) -> io::Result<Child> {
-        start(command, self.has_shim, Some(deadline))
+        start(command, self.has_shim, ControllingTerminal::Inherited, Some(deadline))
     }
+
+    fn login_path<'a>(&'a self, command: &'a ChildCommand) -> BoxFuture<'a, Option<String>> {
+        async {
+            let shell = self.login_shell.as_ref()?;
+            match wants_login_path(command, self.is_started_by_client) {
+                true => shell.path().await,
+                false => None,
+            }
+        }
+        .boxed()
+    }
+}
+
+/// Returns whether a command is to be started with the search path of the login shell.
+fn wants_login_path(command: &ChildCommand, is_started_by_client: bool) -> bool {
+    match command.login_path {
+        LoginPath::Never => false,
+        LoginPath::Always => command.inherits_search_path(),
+        LoginPath::Auto => is_started_by_client && lacks_search_path(command),
+    }
+}
+
+/// Returns whether a command inherits a search path that is that of a desktop, or that does not
+/// lead to its program.
+fn lacks_search_path(command: &ChildCommand) -> bool {
+    let path = command.search_path();
+    let is_missing = || {
+        let found = find_program(&command.program, path, Path::new(""));
+        !command.program.contains('/') && found.is_err()
+    };
+    command.inherits_search_path() && (path.is_none_or(is_of_system) || is_missing())
 }
 
 async fn connect(addresses: Vec<SocketAddr>, time: Duration) -> io::Result<TcpStream> {
@@ -307,7 +359,7 @@ mod tests {
             args: vec!["-c".into(), script.into()],
             inherited: vec![("PATH".into(), path.into())],
             env: vec![("GIVEN".into(), "1".into())],
-            cwd: None,
+            ..ChildCommand::default()
         }
     }
 
@@ -667,6 +719,44 @@ mod tests {
         assert_eq!(nowhere, "the folder that `cwd` names is not there; make it, or correct `cwd`");
         let shown = format!("{:?}", sh("hunter2"));
         assert!(shown.contains("2 of them") && !shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
+    fn the_login_shell_is_asked_for_a_program_that_is_not_found_and_on_a_desktop() {
+        let lacks = |path: &str, program: &str, own: Option<&str>| {
+            let own = own.map(|path| ("PATH".to_owned(), path.into()));
+            lacks_search_path(&ChildCommand {
+                program: program.into(),
+                inherited: vec![("PATH".into(), path.into())],
+                env: own.into_iter().collect(),
+                ..ChildCommand::default()
+            })
+        };
+        let (desktop, shell) = ("/usr/bin:/bin", "/home/ann/bin:/usr/bin:/bin");
+        assert!(lacks(desktop, "sh", None) && lacks(desktop, "/bin/sh", None));
+        assert!(!lacks(shell, "sh", None) && lacks(shell, "no-such-program", None));
+        assert!(!lacks(shell, "/no/such/program", None));
+        assert!(!lacks(desktop, "no-such-program", Some("/configured")));
+    }
+
+    #[test]
+    fn the_login_shell_is_asked_where_the_configuration_or_the_start_says_so() {
+        for (login_path, is_started_by_client, is_wanted) in [
+            (LoginPath::Auto, true, true),
+            (LoginPath::Auto, false, false),
+            (LoginPath::Always, true, true),
+            (LoginPath::Always, false, true),
+            (LoginPath::Never, true, false),
+            (LoginPath::Never, false, false),
+        ] {
+            let inherited = vec![("PATH".into(), "/usr/bin:/bin".into())];
+            let command = ChildCommand { login_path, inherited, ..sh("") };
+            let wants = wants_login_path(&command, is_started_by_client);
+            assert_eq!(wants, is_wanted, "{login_path:?} {is_started_by_client}");
+            let env = vec![("PATH".into(), "/configured".into())];
+            let configured = ChildCommand { env, ..command };
+            assert!(!wants_login_path(&configured, is_started_by_client), "{login_path:?}");
+        }
     }
 
     #[tokio::test]

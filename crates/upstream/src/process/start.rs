@@ -2,11 +2,10 @@
 //!
 //! Invariants: a child process gets exactly the environment that is configured, leads its own
 //! process group, and does not outlive Weir: not after an orderly end, and on Linux not after any
-//! other. Its descendants end with it; on Linux also those that left its group. Errors are texts
-//! for the operator.
+//! other. Its descendants end with it; on Linux also those that left its group. Its program is
+//! looked up in absolute folders only. Errors are texts for the operator.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -14,32 +13,40 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use rustix::process::{Signal, kill_process};
 
-use crate::connect::{Child, ChildCommand, ProcessHandle};
+use crate::process::child::{Child, ProcessHandle};
+use crate::process::child_command::ChildCommand;
 use crate::process::deadline::Deadline;
 use crate::process::process_group::{ProcessGroup, describe_end, to_pid};
 #[cfg(target_os = "linux")]
 use crate::process::reaper;
+use crate::process::search_path::find_program;
 use crate::process::{self, spawner};
 
 /// Starts a process; behind a reaper if this process is the `weir` program, which `has_shim`.
 pub(crate) fn start(
     command: &ChildCommand,
     has_shim: bool,
+    terminal: ControllingTerminal,
     deadline: Option<&Deadline>,
 ) -> io::Result<Child> {
+    let folder = command.cwd.as_deref().map(check_folder).transpose()?;
+    let seen_from = folder.unwrap_or(Path::new(""));
+    let program = find_program(&command.program, command.search_path(), seen_from)
+        .map_err(|error| start_error(command, &error))?;
     // Open until the process has inherited it.
     #[cfg(target_os = "linux")]
     let deadline = deadline.map(Deadline::inheritable).transpose()?;
     let deadline_number = deadline_number(deadline.as_ref());
     let mut process = match has_shim {
-        false => tokio::process::Command::new(&command.program),
+        false => tokio::process::Command::new(program),
         true => {
             let mut process = tokio::process::Command::new(process::SELF_EXE);
             process
                 .arg(process::REAPER_MARK)
                 .arg(std::process::id().to_string())
                 .arg(deadline_number)
-                .arg(&command.program);
+                .arg(terminal.mark())
+                .arg(program);
             process
         }
     };
@@ -55,25 +62,12 @@ pub(crate) fn start(
         .process_group(0)
         // A reaper has to kill the child's descendants before it ends.
         .kill_on_drop(!has_shim);
-    if let Some(cwd) = &command.cwd {
-        if !cwd.is_dir() {
-            return Err(io::Error::other(
-                "the folder that `cwd` names is not there; make it, or correct `cwd`",
-            ));
-        }
-        // Otherwise a folder without permission would be reported as a problem of the program.
-        if let Err(error) = std::fs::metadata(cwd.join(".")) {
-            let text = format!(
-                "the folder that `cwd` names cannot be entered: {error}; check its permissions"
-            );
-            return Err(io::Error::new(error.kind(), text));
-        }
-        process.current_dir(cwd);
+    if let Some(folder) = folder {
+        process.current_dir(folder);
     }
     let started = match has_shim {
         false => process.spawn(),
-        // The shim itself can always be started, and its own error would come late.
-        true => check_program(command).and_then(|()| spawner::spawn(process)),
+        true => spawner::spawn(process),
     };
     let mut child = started.map_err(|error| start_error(command, &error))?;
     let missing = || io::Error::other("a pipe to the process is missing");
@@ -100,6 +94,45 @@ fn deadline_number(_: Option<&Deadline>) -> String {
     "-".to_owned()
 }
 
+/// Relation of a process to the terminal from which Weir was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ControllingTerminal {
+    /// The process has that terminal.
+    Inherited,
+    /// A process behind a reaper has no terminal: an interactive shell, which is not in front of
+    /// it, would be stopped.
+    Without,
+}
+
+impl ControllingTerminal {
+    /// Argument of the reaper.
+    fn mark(self) -> &'static str {
+        match self {
+            Self::Inherited => process::SHIM_MARK,
+            Self::Without => process::SESSION_MARK,
+        }
+    }
+}
+
+/// Returns the working directory of a command if it can be entered.
+fn check_folder(folder: &Path) -> io::Result<&Path> {
+    if !folder.is_dir() {
+        return Err(io::Error::other(
+            "the folder that `cwd` names is not there; make it, or correct `cwd`",
+        ));
+    }
+    // Otherwise a folder without permission would be reported as a problem of the program.
+    match std::fs::metadata(folder.join(".")) {
+        Ok(_) => Ok(folder),
+        Err(error) => {
+            let text = format!(
+                "the folder that `cwd` names cannot be entered: {error}; check its permissions"
+            );
+            Err(io::Error::new(error.kind(), text))
+        }
+    }
+}
+
 /// Describes why a program cannot be started.
 fn start_error(command: &ChildCommand, error: &io::Error) -> io::Error {
     let (program, shown) = (&command.program, &command.display_name);
@@ -115,52 +148,12 @@ fn start_error(command: &ChildCommand, error: &io::Error) -> io::Error {
                 "no program `{shown}` in PATH; install it, or write its whole path as `command`"
             )
         }
-        // The system also returns this error if a folder of PATH cannot be entered and no other has
-        // the program.
-        io::ErrorKind::PermissionDenied if !program.contains('/') && !is_in_path(program) => {
-            return start_error(command, &io::ErrorKind::NotFound.into());
-        }
         io::ErrorKind::PermissionDenied => {
             format!("`{shown}` may not be executed; check its permissions")
         }
         _ => format!("`{shown}`: {error}"),
     };
     io::Error::new(error.kind(), text)
-}
-
-/// Looks up a program as the system would.
-fn check_program(command: &ChildCommand) -> io::Result<()> {
-    let check = |path: &Path| {
-        let found = std::fs::metadata(path)?;
-        match found.is_file() && found.permissions().mode() & 0o111 != 0 {
-            true => Ok(()),
-            false => Err(io::ErrorKind::PermissionDenied.into()),
-        }
-    };
-    let cwd = command.cwd.as_deref().unwrap_or(Path::new(""));
-    if command.program.contains('/') {
-        return check(&cwd.join(&command.program));
-    }
-    let path = command.environment().rfind(|(name, _)| name == "PATH");
-    let path = path.map_or(DEFAULT_PATH, |(_, path)| path.expose());
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for folder in std::env::split_paths(path) {
-        match check(&cwd.join(folder).join(&command.program)) {
-            Ok(()) => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => last = error,
-            Err(_) => {}
-        }
-    }
-    Err(last)
-}
-
-/// Search path without PATH.
-const DEFAULT_PATH: &str = "/bin:/usr/bin";
-
-/// Whether a readable folder of PATH contains a file of this name.
-fn is_in_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 impl ProcessHandle for ProcessGroup {

@@ -184,6 +184,11 @@ impl Connector {
         deadline: Instant,
     ) -> Result<Arc<McpSession>, ConnectError> {
         let mut era = self.era(request);
+        let login_path = timeout_at(deadline, self.io.login_path(command)).await;
+        let command = match login_path.unwrap_or_default() {
+            Some(path) => &command.with_search_path_from(&path),
+            None => command,
+        };
         loop {
             let child = self.io.spawn(command).map_err(|error| ConnectError {
                 reason: format!("it cannot be started: {error}"),
