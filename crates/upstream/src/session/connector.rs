@@ -202,7 +202,10 @@ impl Connector {
             }
             let transport = Transport::Stdio(stdio.clone());
             match self.open_session(&transport, era, request, deadline).await {
-                Ok(session) => return Ok(session),
+                Ok(session) => {
+                    stdio.mark_open();
+                    return Ok(session);
+                }
                 Err(NegotiationError::Ended(_)) if era.is_none() => {
                     transport.close().await;
                     era = Some(Era::Legacy);
