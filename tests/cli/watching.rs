@@ -18,7 +18,7 @@ use crate::lab::process::state_of;
 use crate::lab::{PATIENCE, wait_until};
 
 /// Terminal, and the program that runs on it.
-struct Terminal {
+pub(super) struct Terminal {
     ours: File,
     theirs: File,
     screen: Arc<Mutex<vt100::Parser>>,
@@ -27,7 +27,7 @@ struct Terminal {
 
 impl Terminal {
     /// Starts a command with the terminal as its controlling terminal.
-    fn start(command: &Command, rows: u16, columns: u16) -> Self {
+    pub(super) fn start(command: &Command, rows: u16, columns: u16) -> Self {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
         grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("its other end");
         let path = ptsname(&ours, Vec::new()).expect("it has a name").into_string().expect("text");
