@@ -8,6 +8,8 @@ mod auditing;
 mod calling;
 #[path = "cli/checking.rs"]
 mod checking;
+#[path = "cli/environment.rs"]
+mod environment;
 #[path = "cli/explain.rs"]
 mod explain;
 #[path = "cli/failing.rs"]

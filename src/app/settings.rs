@@ -28,10 +28,8 @@ use weir_mcp::revision::Era;
 use weir_record::audit;
 use weir_record::audit::{Audit, PolicyChange, PolicyEvent};
 use weir_upstream as upstream;
+use weir_upstream::process::environment;
 use weir_upstream::{Sharing, Upstream, UpstreamSource};
-
-/// Variables that every child process inherits; others must be named.
-const BASE_ENVIRONMENT: [&str; 7] = ["PATH", "HOME", "LANG", "TMPDIR", "USER", "SHELL", "TERM"];
 
 /// Reason why parsing again cannot fail.
 const CHECKED: &str = "the configuration was checked";
@@ -97,13 +95,7 @@ pub(super) fn upstream(
         settings.sharing = Sharing::Sole(upstream::declared_capabilities(caller));
     }
     if let UpstreamSource::Process(command) = &mut settings.source {
-        // Variables may contain secrets.
-        let own = |name: &str| Some((name.to_owned(), Secret::from(std::env::var(name).ok()?)));
-        command.inherited = BASE_ENVIRONMENT.into_iter().filter_map(own).collect();
-        let passed = upstream.pass_env.iter().filter_map(|name| own(name));
-        // Configured variables come last and take precedence.
-        let configured = std::mem::take(&mut command.env);
-        command.env = passed.chain(configured).collect();
+        environment::inherit(command, &upstream.pass_env, std::env::vars_os());
     }
     settings
 }
@@ -475,14 +467,15 @@ transport = "sse"
             let (usual, unusual) = pair.unwrap_or_else(|| panic!("{line} is refused"));
             elsewhere.extend((usual == unusual).then_some(path));
         }
-        // The listeners, the log and the end of the process; the gateway's wait for lists; exceptions
-        // without a proxy; whether requests are recorded.
+        // The listeners, the log and the end of the process; the gateway's wait for lists; a variable
+        // that is not set; exceptions without a proxy; whether requests are recorded.
         let expected = [
             "server.max_connections",
             "server.shutdown_delay",
             "server.shutdown_grace",
             "server.watch",
             "protocol.list_wait",
+            "defaults.pass_env",
             "egress.no_proxy",
             "log.level",
             "log.format",
@@ -541,7 +534,8 @@ transport = "sse"
         assert_eq!((command.program.as_str(), command.args), ("hub", vec!["a".into()]));
         assert_eq!(command.cwd.as_deref(), Some(Path::new("/etc/sub")));
         let variable = |name: &str| {
-            let found = command.env.iter().rfind(|(found, _)| found == name);
+            let mut variables = command.inherited.iter().chain(&command.env);
+            let found = variables.rfind(|(found, _)| found == name);
             found.map(|(_, value)| value.expose())
         };
         assert_eq!(variable("SET"), Some("v"));
@@ -692,10 +686,9 @@ transport = "sse"
     #[test]
     fn the_page_names_the_variables_that_every_child_gets() {
         let page = config::page();
-        let mut paragraphs = page.split("\n\n");
-        let paragraph = paragraphs.find(|text| text.contains("`TMPDIR`")).unwrap_or("");
-        for name in BASE_ENVIRONMENT {
-            assert!(paragraph.contains(&format!("`{name}`")), "{name}: {paragraph}");
-        }
+        let (_, rest) = page.split_once("a program gets of the user").expect("the list");
+        let (list, _) = rest.split_once("no others").expect("its end");
+        let named = list.split('`').skip(1).step_by(2).collect::<BTreeSet<_>>();
+        assert_eq!(named, environment::inherited_names().collect::<BTreeSet<_>>());
     }
 }

@@ -164,6 +164,10 @@ impl Connect for ConnectUntil {
     fn spawn(&self, command: &ChildCommand) -> io::Result<Child> {
         self.connect.spawn_until(command, &self.until)
     }
+
+    fn login_path<'a>(&'a self, command: &'a ChildCommand) -> BoxFuture<'a, Option<String>> {
+        self.connect.login_path(command)
+    }
 }
 
 /// Connects to an upstream on the replica that runs it.

@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -68,9 +68,11 @@ impl Proxy {
 }
 
 /// Writes a CA, and a certificate of the server and of a client, each with its key.
-fn write_certificates(folder: &Path) {
+pub(crate) fn write_certificates(folder: &Path) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // OpenSSL takes a certificate for self-signed if it has the name of its issuer.
+    params.distinguished_name.push(DnType::CommonName, "Authority of a test");
     let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     std::fs::write(folder.join("ca.crt"), ca.pem()).unwrap();
     let server = SanType::IpAddress("0.0.0.0".parse().unwrap());

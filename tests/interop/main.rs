@@ -15,6 +15,7 @@ mod direct;
 mod egress;
 mod expected;
 mod fleet;
+mod inspected;
 mod malformed;
 mod many;
 mod numbers;

@@ -21,6 +21,7 @@ use super::server::fleet::FleetKeys;
 use super::upstreams::ExportKeys;
 use super::upstreams::defaults::UpstreamDefaults;
 use super::upstreams::egress::EgressKeys;
+use super::upstreams::environment::EnvironmentKeys;
 use super::upstreams::sign_in::SignInConfig;
 use super::upstreams::source::UpstreamKeys;
 use super::{
@@ -43,7 +44,7 @@ pub(super) fn keys() -> Vec<KeySpec> {
         table::<FleetKeys>("fleet", FleetKeys::keys()),
         table::<ProtocolConfig>("protocol", ProtocolConfig::keys()),
         table::<NamingConfig>("naming", NamingConfig::keys()),
-        table::<UpstreamDefaults>("defaults", UpstreamDefaults::keys()),
+        table::<UpstreamDefaults>("defaults", defaults_keys()),
         named::<UpstreamKeys>("upstreams", shape::UPSTREAM_NAME, upstream_keys()),
         table::<SignInConfig>("sign_in", SignInConfig::keys()),
         table::<EgressKeys>("egress", EgressKeys::keys()),
@@ -71,6 +72,10 @@ fn table<T: Described>(name: &'static str, keys: Vec<KeySpec>) -> KeySpec {
 /// Describes a table of tables with free names.
 fn named<T: Described>(name: &'static str, names: &str, keys: Vec<KeySpec>) -> KeySpec {
     KeySpec::new(name, ValueShape::map(names, ValueShape::Table(keys)), T::DOC)
+}
+
+fn defaults_keys() -> Vec<KeySpec> {
+    [UpstreamDefaults::keys(), EnvironmentKeys::keys()].concat()
 }
 
 fn upstream_keys() -> Vec<KeySpec> {

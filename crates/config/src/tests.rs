@@ -23,7 +23,7 @@ use weir_mcp::kind::Kind;
 use weir_mcp::pattern::AllowDeny;
 use weir_mcp::revision::Era;
 use weir_upstream::UpstreamSource;
-use weir_upstream::connect::ChildCommand;
+use weir_upstream::connect::{ChildCommand, LoginPath};
 use weir_upstream::{HttpTransport, Timeouts, UpstreamLimits};
 
 fn parse(text: &str) -> Result<Config, ConfigReport> {
@@ -244,6 +244,33 @@ fn relative_folders_start_from_the_folder_of_the_file() {
         panic!("a process")
     };
     assert_eq!((program.as_str(), cwd.as_deref()), ("./x", Some(Path::new("/srv"))));
+}
+
+#[test]
+fn variables_to_pass_on_are_those_of_the_upstream_and_of_the_defaults() {
+    let config = config(
+        r#"
+        [defaults]
+        pass_env = ["UV_*"]
+        login_path = "never"
+        [upstreams.a]
+        command = "x"
+        pass_env = ["NOTION_TOKEN"]
+        [upstreams.b]
+        command = "x"
+        "#,
+    );
+    let [a, b] = &config.upstreams[..] else { panic!("two upstreams") };
+    assert_eq!(
+        (&a.pass_env[..], &b.pass_env[..]),
+        (&["NOTION_TOKEN".to_owned(), "UV_*".to_owned()][..], &["UV_*".to_owned()][..])
+    );
+    for upstream in [a, b] {
+        let UpstreamSource::Process(command) = &upstream.settings.source else {
+            panic!("a process")
+        };
+        assert_eq!(command.login_path, LoginPath::Never);
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 pub(super) mod auth;
 pub(super) mod defaults;
 pub(super) mod egress;
+pub(super) mod environment;
 pub(super) mod headers;
 pub(super) mod sign_in;
 pub(super) mod source;
@@ -19,6 +20,7 @@ use crate::reader::report::ValueError;
 use crate::reader::table_reader::{Parsed, SpannedValue, TableReader};
 use crate::reader::value;
 use defaults::{TableOwner, UpstreamDefaults, read_defaults};
+use environment::EnvironmentKeys;
 use sign_in::SignInSettings;
 use source::{ReadSource, UpstreamKeys, source};
 use weir_access::catalog::ExportRules;
@@ -37,7 +39,8 @@ use weir_upstream::{self as upstream, HttpTransport, Sharing, Timeouts, Upstream
 pub struct UpstreamConfig {
     /// Settings of the connection, as for many clients and without a list cache.
     pub settings: upstream::Settings,
-    /// Variables of Weir's environment that its process gets, besides those that every child gets.
+    /// Variables of Weir's environment that its process gets, besides those that every child gets:
+    /// names, and beginnings of names with a `*`.
     pub pass_env: Vec<String>,
     /// Contents of the secret files that its arguments or its URL contain.
     pub file_contents: Vec<Secret>,
@@ -162,8 +165,10 @@ pub(super) fn read_upstreams(
     guard: (&guard::GuardConfig, &Path),
     network: (&SignInSettings, &Egress),
 ) -> Upstreams {
-    let inherited =
-        root.table("defaults", |t| read_defaults(t, &UpstreamDefaults::default(), TableOwner::All));
+    let (inherited, environment) = root.table("defaults", |t| {
+        let defaults = read_defaults(t, &UpstreamDefaults::default(), TableOwner::All);
+        (defaults, EnvironmentKeys::read(t))
+    });
     let (mut result, has_fleet) = (Upstreams::default(), root.get("fleet").is_some());
     let mut prefixes: Vec<(String, String)> = Vec::new();
     root.named_tables("upstreams", |name, t| {
@@ -182,7 +187,7 @@ pub(super) fn read_upstreams(
         if !used {
             t.ignore_unresolved();
         }
-        let inherited = (&inherited, guard, network);
+        let inherited = ((&inherited, &environment), guard, network);
         let (resources, upstream) = upstream(name, &prefix, t, inherited, context, used);
         result.summaries.push(UpstreamSummary {
             name: name.to_owned(),
@@ -295,15 +300,17 @@ fn upstream(
     name: &str,
     prefix: &str,
     t: &TableReader<'_>,
-    (inherited, (guard, lock), network): (
-        &UpstreamDefaults,
+    ((inherited, environment), (guard, lock), network): (
+        (&UpstreamDefaults, &EnvironmentKeys),
         (&guard::GuardConfig, &Path),
         (&SignInSettings, &Egress),
     ),
     context: &LoadContext<'_>,
     used: bool,
 ) -> (AllowDeny, Option<UpstreamConfig>) {
-    let ReadSource { source, pass_env, file_contents } = source(t, context, network, used);
+    let ReadSource { source, mut pass_env, file_contents } =
+        source(t, context, network, environment.login_path, used);
+    pass_env.extend(environment.pass_env.iter().cloned());
     let is_library = matches!(source, Some(UpstreamSource::Library { .. }));
     let defaults = read_defaults(
         t,

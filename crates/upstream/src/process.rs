@@ -1,18 +1,28 @@
 //! Child processes: their groups, the thread that spawns them, the exec shim, the reaper.
 
+pub(crate) mod child;
+pub(crate) mod child_command;
+pub(crate) mod crash_report;
 pub(crate) mod deadline;
+pub mod environment;
+pub(crate) mod login_shell;
 pub mod process_group;
 #[cfg(target_os = "linux")]
 pub(crate) mod reaper;
+pub mod search_path;
 pub mod shim;
 pub(crate) mod spawner;
+pub(crate) mod start;
 pub(crate) mod stderr_tail;
 
 /// First argument of the shim; the parent's process id, the program and its arguments follow.
 pub(crate) const SHIM_MARK: &str = "__become";
 
+/// First argument of the shim of a process without a terminal; the others are the same.
+pub(crate) const SESSION_MARK: &str = "__become_leader";
+
 /// First argument of a reaper; the parent's process id, the descriptor of the deadline (`-` without
-/// one), the program and its arguments follow.
+/// one), the mark of the child's shim, the program and its arguments follow.
 pub(crate) const REAPER_MARK: &str = "__keep";
 
 /// Path of the running binary on Linux, even if the file has been replaced since.

@@ -67,10 +67,7 @@ pub(super) fn settings(over: TestTransport) -> Settings {
         TestTransport::Stdio => UpstreamSource::Process(ChildCommand {
             program: "server".into(),
             display_name: "server".into(),
-            args: vec![],
-            inherited: vec![],
-            env: vec![],
-            cwd: None,
+            ..ChildCommand::default()
         }),
         TestTransport::Http => UpstreamSource::Http {
             url: Uri::from_static("http://upstream.test/mcp?x=1"),

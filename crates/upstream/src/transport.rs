@@ -9,6 +9,7 @@ pub(crate) mod echo_filter;
 pub(crate) mod http_client;
 pub(crate) mod http_pool;
 pub(crate) mod http_sse;
+pub(crate) mod invalid_lines;
 pub(crate) mod json_body;
 pub(crate) mod junk_limits;
 pub(crate) mod lifetime;

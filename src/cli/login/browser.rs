@@ -19,11 +19,17 @@ use tempfile::NamedTempFile;
 use tokio::process::Command;
 use tokio_util::task::TaskTracker;
 
+use weir_upstream::process::search_path::find_program;
+
 /// Opens a URL in a browser, if there is one. The page that leads there is removed when the
 /// returned file is dropped; it is in the user's home, or else in `folder`.
 pub(super) fn open(url: &str, folder: &Path) -> Option<NamedTempFile> {
     let page = write_page(url, folder).ok()?;
     let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let path = env::var("PATH").ok();
+    let Ok(program) = find_program(program, path.as_deref(), Path::new("")) else {
+        return Some(page);
+    };
     let mut browser = Command::new(program);
     browser.arg(page.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let passed = |(name, _): &(OsString, _)| name.to_str().is_some_and(is_passed);

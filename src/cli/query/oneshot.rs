@@ -115,7 +115,9 @@ impl OneShotGateway {
         if !json {
             print_warnings(&config.warnings);
         }
-        let app = App::open(&config, Arc::new(System::for_program()));
+        let state = config.state.dir.as_deref();
+        let connector = System::for_program().with_login_shell(state, true);
+        let app = App::open(&config, Arc::new(connector));
         let operator_context = app.gateway().operator();
         let client_context = match client {
             None => operator_context.clone(),

@@ -99,7 +99,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             Some(fleet) => Identity::from(Arc::clone(fleet)),
             None => Identity::from(sealing_keys(&settings)?),
         };
-        let connector = Arc::new(System::for_program());
+        // The operator of a service chooses its search path.
+        let connector = Arc::new(System::for_program().with_login_shell(state, false));
         let app = App::open_with(&settings, connector, identity, None, log);
         Ok((tls, app, fleet))
     };

@@ -72,7 +72,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         _ = signals.next() => return Ok(()),
     };
     let (settings, file) = (Arc::clone(&config), source.file().map(Path::to_owned));
-    let host = Arc::new(System::for_program());
+    let state = config.state.dir.as_deref();
+    let host = Arc::new(System::for_program().with_login_shell(state, true));
     let open = move || {
         let socket = admin::open_socket(&settings, file.as_deref());
         let keys = SealingKeys::random();

@@ -37,15 +37,30 @@ pub fn load_or_create<T: AsRef<str>>(
 /// Creates a file with one line; an error if there is a file already. The folder is created for its
 /// owner only.
 pub fn create(path: &Path, line: &str) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| *folder != Path::new(""));
-    let folder = folder.unwrap_or(Path::new("."));
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let folder = folder_of(path)?;
     let mut file = NamedTempFile::new_in(folder)?;
     writeln!(file, "{line}")?;
     file.as_file().sync_all()?;
     file.persist_noclobber(path)?;
     // What is sealed with it must not outlive it.
     sync_folder(folder)
+}
+
+/// Writes a file with one line in place of the former one, if there is one. The folder is created
+/// for its owner only. After a crash of the machine the former file may be back.
+pub fn replace(path: &Path, line: &str) -> io::Result<()> {
+    let mut file = NamedTempFile::new_in(folder_of(path)?)?;
+    writeln!(file, "{line}")?;
+    file.persist(path)?;
+    Ok(())
+}
+
+/// Creates the folder of a file, for its owner only.
+fn folder_of(path: &Path) -> io::Result<&Path> {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let folder = folder.unwrap_or(Path::new("."));
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    Ok(folder)
 }
 
 /// Waits until the names of files in a folder are on disk.

@@ -131,6 +131,8 @@ pub(crate) const POLICY_PATTERN: &str = "^(?:\\*$|[^/]+/)";
 pub(crate) const RATE: &str = "^ *0*[1-9][0-9]* */ *(?:s|min|h) *$";
 pub(crate) const RENAMED: &str = "^(?:prompts|tools)/[\\s\\S]+$";
 pub(crate) const VARIABLE_NAME: &str = "^[^=\\u0000]+$";
+/// Name of a variable, or the beginning of the names of several.
+pub(crate) const PASSED_VARIABLE: &str = "^[^=*\\u0000]+\\*?$";
 pub(crate) const HEADER_VALUE: &str = "^[\\t -~]*$";
 /// User name, which contains no colon (RFC 7617, 2).
 pub(crate) const USER: &str = "^[^:\\u0000-\\u001f\\u007f-\\u009f]*$";

@@ -101,7 +101,7 @@ pub(super) const HARMLESS_KEYS: [&str; 27] = [
 
 /// Further keys whose values are never secrets. They are usual words, so that a line is taken for a
 /// key and not for a text only if an equals sign follows.
-pub(super) const HARMLESS_WORDS: [&str; 74] = [
+pub(super) const HARMLESS_WORDS: [&str; 75] = [
     "watch",
     "max_reply",
     "max_head",
@@ -128,6 +128,7 @@ pub(super) const HARMLESS_WORDS: [&str; 74] = [
     "max_argument",
     "breaker",
     "lazy",
+    "login_path",
     "on_down",
     "on_down_grace",
     "guard",

@@ -4,10 +4,11 @@
 //! sessions and sockets there. Commands run one after the other, so that a password manager prompts
 //! its user once and not for each command.
 //!
-//! Invariants: there is no shell; standard input is empty; the command and all processes that it
-//! has started have ended when the result is returned, at the latest at the time limit or at a
-//! cancellation. Of standard error only the last line is used, in the error about a failure, and
-//! without what the command wrote to standard output.
+//! Invariants: there is no shell; the program is looked up in absolute folders only; standard input
+//! is empty; the command and all processes that it has started have ended when the result is
+//! returned, at the latest at the time limit or at a cancellation. Of standard error only the last
+//! line is used, in the error about a failure, and without what the command wrote to standard
+//! output.
 
 use std::cell::RefCell;
 use std::io;
@@ -26,6 +27,7 @@ use crate::reader::secret_file::{SecretError, TOO_LARGE};
 use crate::reader::variables::Environment;
 use weir_base::text::quote::quote;
 use weir_upstream::process::process_group::{ProcessGroup, describe_end};
+use weir_upstream::process::search_path::find_program;
 
 /// Runs a command in a folder and returns its output of at most `max_bytes`.
 pub(super) fn run(
@@ -60,6 +62,8 @@ async fn output(
 ) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let (program, arguments) =
         command.split_first().ok_or_else(|| SecretError::new("it names no program", "name one"))?;
+    let path = environment.get("PATH").ok().flatten();
+    let program = find_program(program, path, folder).map_err(|error| spawn_error(&error))?;
     let mut process = Command::new(program);
     process
         .args(arguments)

@@ -636,6 +636,49 @@ env = { "A=B" = "hunter2" }
 }
 
 #[test]
+fn a_lone_star_passes_no_variables_on_and_says_why() {
+    let rendered = mistakes(
+        r#"[defaults]
+pass_env = ["*"]
+[upstreams.a]
+command = "x"
+pass_env = ["UV_*", "**", "A*B", "A=B", ""]
+"#,
+    );
+    insta::assert_snapshot!(rendered, @r#"
+    error: defaults.pass_env: this would give a server every variable, and so the tokens of all others
+     --> weir.toml:2:13
+      |
+    2 | pass_env = ["*"]
+      |             ^^^ name the variables that it needs, or the beginning of several like UV_*
+
+    error: upstreams.a.pass_env: this cannot name a variable
+     --> weir.toml:5:21
+      |
+    5 | pass_env = ["UV_*", "**", "A*B", "A=B", ""]
+      |                     ^^^^ write a name like NODE_OPTIONS, or the beginning of several like UV_*
+
+    error: upstreams.a.pass_env: this cannot name a variable
+     --> weir.toml:5:27
+      |
+    5 | pass_env = ["UV_*", "**", "A*B", "A=B", ""]
+      |                           ^^^^^ write a name like NODE_OPTIONS, or the beginning of several like UV_*
+
+    error: upstreams.a.pass_env: this cannot name a variable
+     --> weir.toml:5:34
+      |
+    5 | pass_env = ["UV_*", "**", "A*B", "A=B", ""]
+      |                                  ^^^^^ write a name like NODE_OPTIONS, or the beginning of several like UV_*
+
+    error: upstreams.a.pass_env: this cannot name a variable
+     --> weir.toml:5:41
+      |
+    5 | pass_env = ["UV_*", "**", "A*B", "A=B", ""]
+      |                                         ^^ write a name like NODE_OPTIONS, or the beginning of several like UV_*
+    "#);
+}
+
+#[test]
 fn a_password_in_a_url_is_not_drawn_whichever_key_holds_it() {
     let config = "[upstreams.a]\ncommand = \"x\"\nargs = [\"postgres://me:hunter2@h/x\", 4]\ncwd = 'ftp://hunter2@h' 7\n";
     let messages = mistakes(config) + &mistakes(config.trim_end_matches(" 7\n"));

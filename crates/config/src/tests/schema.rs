@@ -186,7 +186,7 @@ fn the_files_that_are_shipped_are_sound_by_the_schema() {
 }
 
 /// Valid files.
-const SOUND: [&str; 31] = [
+const SOUND: [&str; 32] = [
     "[upstreams.a]\nprompts_dir = \"p\"\ntimeouts.call = \"5s\"\nlimits.concurrency = 7\nretry.jitter = false",
     "[upstreams.a-1]\ncommand = \"x\"\nargs = [\"\", \"-y\"]\nenv = { A = \"\", B = { env = \"SET\" } }",
     "[upstreams.a]\nurl = \"HTTPS://h:1/x?y=z\"\nheaders = { Authorization = \"a b\", X = { command = [\"x\", \"\"] } }",
@@ -216,6 +216,7 @@ const SOUND: [&str; 31] = [
      key_sha256 = [\"${HASH:-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}\"]",
     "[log]\nlevel = \"trace\"\nformat = \"${FORMAT:-json}\"",
     "[defaults]\nlimits = { concurrency = 1, max_pages = 100000 }\nretry = { backoff = \"1ms\" }",
+    "[defaults]\npass_env = [\"UV_*\", \"${NAME:-A}\"]\nlogin_path = \"never\"\n[upstreams.a]\ncommand = \"x\"\npass_env = [\"npm_config_*\"]",
     "include = []",
     "[[limits]]\nper = \"role\"\nmethod = [\"*/list\", \"ping\"]\nrate = \"7/h\"\n[[limits]]\nper = \"${PER:-global}\"\n\
      match = \"*/x\"\nconcurrency = 1",
@@ -226,7 +227,7 @@ const SOUND: [&str; 31] = [
 ];
 
 /// Files with a mistake that the schema detects.
-const MISTAKEN: [&str; 78] = [
+const MISTAKEN: [&str; 82] = [
     "include = [\"*/a.toml\"]",
     "[server]\nlistne = \"127.0.0.1:1\"",
     "[log]\ncolor = \"red\"",
@@ -259,6 +260,10 @@ const MISTAKEN: [&str; 78] = [
     "[naming]\nmax_length = 12",
     "[naming]\ncharacters = \"ascii\"",
     "[defaults]\ntimeouts = { cal = \"20m\" }",
+    "[defaults]\npass_env = [\"*\"]",
+    "[upstreams.a]\ncommand = \"x\"\npass_env = [\"*_TOKEN\"]",
+    "[upstreams.a]\ncommand = \"x\"\npass_env = [\"\"]",
+    "[upstreams.a]\ncommand = \"x\"\nlogin_path = \"never\"",
     "[upstreams.Guide]\ncommand = \"x\"",
     "[upstreams]\nguide = \"p\"",
     "[upstreams.a]",

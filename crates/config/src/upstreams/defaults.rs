@@ -16,7 +16,8 @@ use weir_upstream::health::breaker::Settings as Breaker;
 use weir_upstream::{OnDown, RetrySettings, Sharing, Timeouts, UpstreamLimits};
 
 settings! {
-    /// Values that every upstream inherits. An upstream's own table can override each key.
+    /// Values that every upstream inherits. An upstream's own table can override each key but
+    /// `login_path`; its `pass_env` adds to this one.
     ///
     /// A `prompts_dir` has no connection: of the following keys its own table may contain only
     /// `timeouts.call`, `timeouts.call_max`, `timeouts.reset_on_progress`, `retry`,

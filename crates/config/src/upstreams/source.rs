@@ -8,6 +8,7 @@ use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use super::Replicas;
 use super::auth::{self, CredentialKeys, UpstreamCredentials};
 use super::egress::{UpstreamTlsKeys, read_tls};
+use super::environment::passed_variables;
 use super::headers;
 use super::sign_in::SignInSettings;
 use crate::LoadContext;
@@ -19,7 +20,7 @@ use crate::reader::value;
 use crate::secrets::{self, SecretResolver};
 use weir_base::secrets::secret::Secret;
 use weir_upstream::connect::tls::TlsSettings;
-use weir_upstream::connect::{ChildCommand, Egress};
+use weir_upstream::connect::{ChildCommand, Egress, LoginPath};
 use weir_upstream::{HttpTransport, UpstreamSource};
 
 settings! {
@@ -39,7 +40,7 @@ settings! {
     /// #command = "npx"
     /// #args = ["-y", "@modelcontextprotocol/server-everything"]
     /// #env = { LOG_LEVEL = "${LOG_LEVEL:-info}", API_KEY = { env = "EVERYTHING_KEY" } }
-    /// #pass_env = ["HTTPS_PROXY"]
+    /// #pass_env = ["NODE_OPTIONS"]
     /// #cwd = "."
     /// #lazy = true                         # started at its first use
     /// #rename = { "prompts/simple-prompt" = "hello", "tools/echo" = "say" }
@@ -164,16 +165,24 @@ settings! {
         env: Vec<(String, Secret)> = Vec::new(),
             by_hand(ValueShape::map(shape::VARIABLE_NAME, ValueShape::Secret(shape::ANYTHING)))
                 .written(|_| shape::empty_table());
-        /// Variables of Weir's own environment to pass on to `command`. Without this key a program
-        /// gets `PATH`, `HOME`, `LANG`, `TMPDIR`, `USER`, `SHELL` and `TERM`, and no others.
+        /// Variables of Weir's own environment to pass on to `command`: names, and with a `*` at
+        /// the end the beginning of names. A lone `*` is an error: the server would get the tokens
+        /// of all others. Those of `[defaults]` are passed on, too. Without this key a program gets
+        /// of the user `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL`, `TERM`, `TMPDIR`, `LANG`,
+        /// `LANGUAGE`, `LC_*`, `TZ` and `XDG_*`; of the network `HTTP_PROXY`, `HTTPS_PROXY`,
+        /// `ALL_PROXY`, `NO_PROXY`, `http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`,
+        /// `SSL_CERT_FILE`, `SSL_CERT_DIR`, `NODE_EXTRA_CA_CERTS`, `NODE_USE_SYSTEM_CA`,
+        /// `NODE_USE_ENV_PROXY`, `REQUESTS_CA_BUNDLE`, `CURL_CA_BUNDLE`, `UV_SYSTEM_CERTS` and
+        /// `UV_NATIVE_TLS`; of tools `NVM_DIR`, `FNM_DIR`, `VOLTA_HOME`, `ASDF_*`, `MISE_*`,
+        /// `PYENV_ROOT`, `CARGO_HOME`, `HOMEBREW_PREFIX`, `UV_CACHE_DIR`, `DOCKER_HOST`,
+        /// `DOCKER_CONTEXT`, `DOCKER_CONFIG` and `KUBECONFIG`; and no others. A variable of a
+        /// family whose name is like that of a secret is not among them. The URL of a proxy may
+        /// have a password in it: `env = { HTTPS_PROXY = "" }` keeps it from a program.
         ///
         /// ```toml
-        /// pass_env = ["HTTPS_PROXY"]
+        /// pass_env = ["NODE_OPTIONS"]
         /// ```
-        pass_env: Vec<String> = Vec::new(),
-            strings(ValueShape::Text("name of a variable", shape::VARIABLE_NAME), |v| {
-                variable(value::string(v)?, v.span())
-            });
+        pass_env: Vec<String> = Vec::new(), passed_variables();
         /// The working directory of `command`. A relative path starts from the folder of the file
         /// that contains it.
         cwd: Option<PathBuf> = None,
@@ -222,6 +231,7 @@ pub(super) fn source(
     t: &TableReader<'_>,
     context: &LoadContext<'_>,
     (sign_in, egress): (&SignInSettings, &Egress),
+    login_path: LoginPath,
     used: bool,
 ) -> ReadSource {
     let kind = source_key(t);
@@ -257,15 +267,15 @@ pub(super) fn source(
         None => None,
         Some("prompts_dir") => dir.map(|dir| UpstreamSource::Library { dir }),
         Some("command") => command.map(|program| {
-            let display_name = t.source_text("command");
-            let (args, inherited) = (args.into_iter().map(Secret::from).collect(), Vec::new());
+            let args = args.into_iter().map(Secret::from).collect();
             UpstreamSource::Process(ChildCommand {
                 program,
-                display_name,
+                display_name: t.source_text("command"),
                 args,
-                inherited,
                 env,
+                login_path,
                 cwd,
+                ..ChildCommand::default()
             })
         }),
         Some(_) => url.map(|url| UpstreamSource::Http { url, headers, account, egress, transport }),

@@ -39,10 +39,7 @@ pub(super) fn command(program: &str) -> ChildCommand {
     ChildCommand {
         program: program.into(),
         display_name: program.into(),
-        args: Vec::new(),
-        inherited: Vec::new(),
-        env: Vec::new(),
-        cwd: None,
+        ..ChildCommand::default()
     }
 }
 

@@ -1,16 +1,11 @@
 //! System implementation of [`Connect`]: TCP, TLS and child processes of this machine.
 //!
-//! Invariants: connecting takes a bounded time. A child process gets exactly the environment that
-//! is configured, leads its own process group, and does not outlive Weir: not after an orderly end,
-//! and on Linux not after any other. Its descendants end with it; on Linux also those that left its
-//! group. Errors are texts for the operator.
+//! Invariants: connecting takes a bounded time. Errors are texts for the operator.
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -19,21 +14,19 @@ use futures::future::BoxFuture;
 use hyper::Uri;
 use hyper_util::client::proxy::matcher::Intercept;
 use rustix::net::sockopt;
-use rustix::process::{Signal, kill_process};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::connect::egress::has_valid_port;
 use crate::connect::tls::protect;
-use crate::connect::{Child, ChildCommand, Connect, Destination, ProcessHandle, proxy, tls};
-use crate::process::process_group::{ProcessGroup, describe_end, to_pid};
-#[cfg(target_os = "linux")]
-use crate::process::reaper;
-use crate::process::{self, deadline::Deadline, spawner};
+use crate::connect::{Child, ChildCommand, Connect, Destination, LoginPath, proxy, tls};
+use crate::process::deadline::Deadline;
+use crate::process::login_shell::{ASKED_VARIABLE, LoginShell};
+use crate::process::search_path::{find_program, is_of_system};
+use crate::process::start::{ControllingTerminal, start};
 use weir_base::net::allowed_addresses::{AllowedAddresses, NOT_PUBLIC_ADDRESS, is_loopback_host};
 use weir_base::net::http_connection::ByteStream;
-use weir_base::secrets::secret::Secret;
 
 /// Time limit of a DNS lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,6 +48,9 @@ pub struct System {
     tls: OnceLock<Result<TlsConnector, String>>,
     /// Whether this process is the `weir` program, which contains the exec shim.
     has_shim: bool,
+    /// Whether a client has started this process.
+    is_started_by_client: bool,
+    login_shell: Option<LoginShell>,
     resolver: Resolver,
 }
 
@@ -68,6 +64,21 @@ impl System {
     /// however it ends.
     pub fn for_program() -> Self {
         Self { has_shim: cfg!(target_os = "linux"), ..Self::default() }
+    }
+
+    /// Lets child processes be started with the search path of the user's login shell, if their
+    /// commands say so. Its last answer is kept in `folder`. `is_started_by_client`: the search
+    /// path of this process is that of a client, and not chosen by an operator.
+    #[must_use]
+    pub fn with_login_shell(self, folder: Option<&Path>, is_started_by_client: bool) -> Self {
+        let has_shim = self.has_shim;
+        let spawn = move |command: &ChildCommand| {
+            start(command, has_shim, ControllingTerminal::Without, None)
+        };
+        // One of the shell's own files may start Weir, which must not ask the shell again.
+        let is_asked = std::env::var_os(ASKED_VARIABLE).is_some();
+        let login_shell = (!is_asked).then(|| LoginShell::new(folder, spawn));
+        Self { login_shell, is_started_by_client, ..self }
     }
 
     fn tls(&self) -> io::Result<&TlsConnector> {
@@ -239,88 +250,43 @@ impl Connect for System {
     }
 
     fn spawn(&self, command: &ChildCommand) -> io::Result<Child> {
-        self.start(command, None)
+        start(command, self.has_shim, ControllingTerminal::Inherited, None)
     }
 
     fn spawn_until(&self, command: &ChildCommand, deadline: &Deadline) -> io::Result<Child> {
-        self.start(command, Some(deadline))
+        start(command, self.has_shim, ControllingTerminal::Inherited, Some(deadline))
     }
-}
 
-impl System {
-    fn start(&self, command: &ChildCommand, deadline: Option<&Deadline>) -> io::Result<Child> {
-        // Open until the process has inherited it.
-        #[cfg(target_os = "linux")]
-        let deadline = deadline.map(Deadline::inheritable).transpose()?;
-        let deadline_number = deadline_number(deadline.as_ref());
-        let mut process = match self.has_shim {
-            false => tokio::process::Command::new(&command.program),
-            true => {
-                let mut process = tokio::process::Command::new(process::SELF_EXE);
-                process
-                    .arg(process::REAPER_MARK)
-                    .arg(std::process::id().to_string())
-                    .arg(deadline_number)
-                    .arg(&command.program);
-                process
+    fn login_path<'a>(&'a self, command: &'a ChildCommand) -> BoxFuture<'a, Option<String>> {
+        async {
+            let shell = self.login_shell.as_ref()?;
+            match wants_login_path(command, self.is_started_by_client) {
+                true => shell.path().await,
+                false => None,
             }
-        };
-        process
-            .args(command.args.iter().map(Secret::expose))
-            .env_clear()
-            .envs(command.environment().map(|(name, value)| (name, value.expose())))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            // Weir handles the signals of its terminal itself; and the child's descendants end with
-            // its group.
-            .process_group(0)
-            // A reaper has to kill the child's descendants before it ends.
-            .kill_on_drop(!self.has_shim);
-        if let Some(cwd) = &command.cwd {
-            if !cwd.is_dir() {
-                return Err(io::Error::other(
-                    "the folder that `cwd` names is not there; make it, or correct `cwd`",
-                ));
-            }
-            // Otherwise a folder without permission would be reported as a problem of the program.
-            if let Err(error) = std::fs::metadata(cwd.join(".")) {
-                let text = format!(
-                    "the folder that `cwd` names cannot be entered: {error}; check its permissions"
-                );
-                return Err(io::Error::new(error.kind(), text));
-            }
-            process.current_dir(cwd);
         }
-        let started = match self.has_shim {
-            false => process.spawn(),
-            // The shim itself can always be started, and its own error would come late.
-            true => check_program(command).and_then(|()| spawner::spawn(process)),
-        };
-        let mut child = started.map_err(|error| start_error(command, &error))?;
-        let missing = || io::Error::other("a pipe to the process is missing");
-        let stdin = Box::new(child.stdin.take().ok_or_else(missing)?);
-        let stdout = Box::new(child.stdout.take().ok_or_else(missing)?);
-        let stderr = Box::new(child.stderr.take().ok_or_else(missing)?);
-        let process: Box<dyn ProcessHandle> = match self.has_shim {
-            #[cfg(target_os = "linux")]
-            true => Box::new(SupervisedProcess { reaper_process: child }),
-            _ => Box::new(ProcessGroup::new(child)),
-        };
-        Ok(Child { stdin, stdout, stderr: Some(stderr), process })
+        .boxed()
     }
 }
 
-/// Returns the number of the descriptor of a deadline, for a reaper.
-#[cfg(target_os = "linux")]
-fn deadline_number(deadline: Option<&std::os::fd::OwnedFd>) -> String {
-    deadline.map_or("-".to_owned(), |it| std::os::fd::AsRawFd::as_raw_fd(it).to_string())
+/// Returns whether a command is to be started with the search path of the login shell.
+fn wants_login_path(command: &ChildCommand, is_started_by_client: bool) -> bool {
+    match command.login_path {
+        LoginPath::Never => false,
+        LoginPath::Always => command.inherits_search_path(),
+        LoginPath::Auto => is_started_by_client && lacks_search_path(command),
+    }
 }
 
-/// Only Linux has reapers.
-#[cfg(not(target_os = "linux"))]
-fn deadline_number(_: Option<&Deadline>) -> String {
-    "-".to_owned()
+/// Returns whether a command inherits a search path that is that of a desktop, or that does not
+/// lead to its program.
+fn lacks_search_path(command: &ChildCommand) -> bool {
+    let path = command.search_path();
+    let is_missing = || {
+        let found = find_program(&command.program, path, Path::new(""));
+        !command.program.contains('/') && found.is_err()
+    };
+    command.inherits_search_path() && (path.is_none_or(is_of_system) || is_missing())
 }
 
 async fn connect(addresses: Vec<SocketAddr>, time: Duration) -> io::Result<TcpStream> {
@@ -352,136 +318,6 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Describes why a program cannot be started.
-fn start_error(command: &ChildCommand, error: &io::Error) -> io::Error {
-    let (program, shown) = (&command.program, &command.display_name);
-    let text = match error.kind() {
-        io::ErrorKind::NotFound if program.contains(' ') => {
-            format!("no program `{shown}`: what follows the program's name goes into `args`")
-        }
-        io::ErrorKind::NotFound if program.contains('/') => {
-            format!("no such program: {shown}; install it, or correct `command`")
-        }
-        io::ErrorKind::NotFound => {
-            format!(
-                "no program `{shown}` in PATH; install it, or write its whole path as `command`"
-            )
-        }
-        // The system also returns this error if a folder of PATH cannot be entered and no other has
-        // the program.
-        io::ErrorKind::PermissionDenied if !program.contains('/') && !is_in_path(program) => {
-            return start_error(command, &io::ErrorKind::NotFound.into());
-        }
-        io::ErrorKind::PermissionDenied => {
-            format!("`{shown}` may not be executed; check its permissions")
-        }
-        _ => format!("`{shown}`: {error}"),
-    };
-    io::Error::new(error.kind(), text)
-}
-
-/// Looks up a program as the system would.
-fn check_program(command: &ChildCommand) -> io::Result<()> {
-    let check = |path: &Path| {
-        let found = std::fs::metadata(path)?;
-        match found.is_file() && found.permissions().mode() & 0o111 != 0 {
-            true => Ok(()),
-            false => Err(io::ErrorKind::PermissionDenied.into()),
-        }
-    };
-    let cwd = command.cwd.as_deref().unwrap_or(Path::new(""));
-    if command.program.contains('/') {
-        return check(&cwd.join(&command.program));
-    }
-    let path = command.environment().rfind(|(name, _)| name == "PATH");
-    let path = path.map_or(DEFAULT_PATH, |(_, path)| path.expose());
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for folder in std::env::split_paths(path) {
-        match check(&cwd.join(folder).join(&command.program)) {
-            Ok(()) => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => last = error,
-            Err(_) => {}
-        }
-    }
-    Err(last)
-}
-
-/// Search path without PATH.
-const DEFAULT_PATH: &str = "/bin:/usr/bin";
-
-/// Whether a readable folder of PATH contains a file of this name.
-fn is_in_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
-}
-
-impl ProcessHandle for ProcessGroup {
-    fn wait(&mut self) -> BoxFuture<'_, String> {
-        end_of(&mut self.child)
-    }
-
-    fn terminate(&mut self) {
-        self.signal(Signal::TERM);
-    }
-
-    fn kill(&mut self) {
-        ProcessGroup::kill(self);
-    }
-}
-
-// === SupervisedProcess ===
-
-/// Process behind a reaper, which kills the descendants and then ends as the process did.
-#[cfg(target_os = "linux")]
-struct SupervisedProcess {
-    reaper_process: tokio::process::Child,
-}
-
-#[cfg(target_os = "linux")]
-impl SupervisedProcess {
-    fn signal(&self, signal: Signal) {
-        // The reaper has no id once it has been waited for; before that the id cannot have been
-        // reused.
-        if let Some(reaper) = self.reaper_process.id().and_then(to_pid) {
-            let _ = kill_process(reaper, signal);
-        }
-    }
-}
-
-#[cfg(target_os = "linux")]
-impl ProcessHandle for SupervisedProcess {
-    fn wait(&mut self) -> BoxFuture<'_, String> {
-        end_of(&mut self.reaper_process)
-    }
-
-    fn terminate(&mut self) {
-        self.signal(Signal::TERM);
-    }
-
-    fn kill(&mut self) {
-        self.signal(reaper::END_ALL);
-        // The reaper may have been stopped (SIGSTOP).
-        self.signal(Signal::CONT);
-    }
-}
-
-#[cfg(target_os = "linux")]
-impl Drop for SupervisedProcess {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-fn end_of(child: &mut tokio::process::Child) -> BoxFuture<'_, String> {
-    async {
-        match child.wait().await {
-            Ok(status) => describe_end(status, "exited with code", "ended"),
-            Err(error) => format!("exit status unknown: {error}"),
-        }
-    }
-    .boxed()
-}
-
 #[cfg(test)]
 mod tests {
     //! With real processes, real sockets and a real clock.
@@ -507,7 +343,7 @@ mod tests {
             args: vec!["-c".into(), script.into()],
             inherited: vec![("PATH".into(), path.into())],
             env: vec![("GIVEN".into(), "1".into())],
-            cwd: None,
+            ..ChildCommand::default()
         }
     }
 
@@ -867,6 +703,44 @@ mod tests {
         assert_eq!(nowhere, "the folder that `cwd` names is not there; make it, or correct `cwd`");
         let shown = format!("{:?}", sh("hunter2"));
         assert!(shown.contains("2 of them") && !shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
+    fn the_login_shell_is_asked_for_a_program_that_is_not_found_and_on_a_desktop() {
+        let lacks = |path: &str, program: &str, own: Option<&str>| {
+            let own = own.map(|path| ("PATH".to_owned(), path.into()));
+            lacks_search_path(&ChildCommand {
+                program: program.into(),
+                inherited: vec![("PATH".into(), path.into())],
+                env: own.into_iter().collect(),
+                ..ChildCommand::default()
+            })
+        };
+        let (desktop, shell) = ("/usr/bin:/bin", "/home/ann/bin:/usr/bin:/bin");
+        assert!(lacks(desktop, "sh", None) && lacks(desktop, "/bin/sh", None));
+        assert!(!lacks(shell, "sh", None) && lacks(shell, "no-such-program", None));
+        assert!(!lacks(shell, "/no/such/program", None));
+        assert!(!lacks(desktop, "no-such-program", Some("/configured")));
+    }
+
+    #[test]
+    fn the_login_shell_is_asked_where_the_configuration_or_the_start_says_so() {
+        for (login_path, is_started_by_client, is_wanted) in [
+            (LoginPath::Auto, true, true),
+            (LoginPath::Auto, false, false),
+            (LoginPath::Always, true, true),
+            (LoginPath::Always, false, true),
+            (LoginPath::Never, true, false),
+            (LoginPath::Never, false, false),
+        ] {
+            let inherited = vec![("PATH".into(), "/usr/bin:/bin".into())];
+            let command = ChildCommand { login_path, inherited, ..sh("") };
+            let wants = wants_login_path(&command, is_started_by_client);
+            assert_eq!(wants, is_wanted, "{login_path:?} {is_started_by_client}");
+            let env = vec![("PATH".into(), "/configured".into())];
+            let configured = ChildCommand { env, ..command };
+            assert!(!wants_login_path(&configured, is_started_by_client), "{login_path:?}");
+        }
     }
 
     #[tokio::test]

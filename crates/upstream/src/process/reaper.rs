@@ -30,7 +30,7 @@ use rustix::process::{
 
 use crate::process::deadline::SharedDeadline;
 use crate::process::process_group::to_pid;
-use crate::process::{EXIT_NOT_STARTED, SELF_EXE, SHIM_MARK, close_descriptors};
+use crate::process::{EXIT_NOT_STARTED, SELF_EXE, SESSION_MARK, close_descriptors};
 
 /// Signal that makes the reaper kill the child and its descendants. Not a signal that operators
 /// send to all processes of a name: a reaper has the name of Weir's binary.
@@ -43,10 +43,12 @@ const SWEEP_TIMEOUT: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Starts the program as a child and serves as its reaper until its end. Ends as the child has
-/// ended. `deadline` is the number of the descriptor with the child's deadline, or `-`.
+/// ended. `deadline` is the number of the descriptor with the child's deadline, or `-`, and
+/// `shim_mark` that of its shim.
 pub(crate) fn run(
     parent: Option<Pid>,
     deadline: &OsStr,
+    shim_mark: &OsStr,
     program: OsString,
     arguments: Vec<OsString>,
 ) -> ExitCode {
@@ -68,8 +70,12 @@ pub(crate) fn run(
         return ExitCode::FAILURE;
     }
     let mut command = Command::new(SELF_EXE);
-    command.arg(SHIM_MARK).arg(std::process::id().to_string()).arg(program).args(arguments);
-    let child = match command.process_group(0).spawn() {
+    command.arg(shim_mark).arg(std::process::id().to_string()).arg(program).args(arguments);
+    // The leader of a group cannot begin a session.
+    if *shim_mark != *SESSION_MARK {
+        command.process_group(0);
+    }
+    let child = match command.spawn() {
         Ok(child) => to_pid(child.id()),
         Err(error) => {
             eprintln!("weir: the program cannot be started: {error}");

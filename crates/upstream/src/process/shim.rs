@@ -13,11 +13,13 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use rustix::process::{Pid, getppid};
+use rustix::process::{Pid, getppid, setsid};
 
 #[cfg(target_os = "linux")]
 use crate::process::reaper;
-use crate::process::{EXIT_NOT_STARTED, REAPER_MARK, SHIM_MARK, close_descriptors_from};
+use crate::process::{
+    EXIT_NOT_STARTED, REAPER_MARK, SESSION_MARK, SHIM_MARK, close_descriptors_from,
+};
 
 /// Becomes the program that the arguments name, if they are the shim's; `None` for all others. Has
 /// to be the first call of the process: every descriptor that is open by then was inherited, and is
@@ -25,14 +27,19 @@ use crate::process::{EXIT_NOT_STARTED, REAPER_MARK, SHIM_MARK, close_descriptors
 pub fn run() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let mark = arguments.next()?;
-    if mark != *SHIM_MARK && mark != *REAPER_MARK {
+    if ![SHIM_MARK, SESSION_MARK, REAPER_MARK].iter().any(|known| mark == **known) {
         return None;
     }
     let parent = arguments.next()?.to_str()?.parse().ok().and_then(Pid::from_raw);
     #[cfg(target_os = "linux")]
     if mark == *REAPER_MARK {
-        let deadline = arguments.next()?;
-        return Some(reaper::run(parent, &deadline, arguments.next()?, arguments.collect()));
+        let (deadline, shim_mark) = (arguments.next()?, arguments.next()?);
+        let program = arguments.next()?;
+        return Some(reaper::run(parent, &deadline, &shim_mark, program, arguments.collect()));
+    }
+    // An error means that the process leads a group; then it keeps its terminal.
+    if mark == *SESSION_MARK {
+        let _ = setsid();
     }
     let program = arguments.next()?;
     Some(exec_program(parent, program, arguments))

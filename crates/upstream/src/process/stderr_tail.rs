@@ -12,9 +12,6 @@ const STDERR_KEPT_BYTES: usize = 64 * 1024;
 /// Longest line of standard error that is logged whole.
 pub(crate) const STDERR_LINE_BYTES: usize = 4 * 1024;
 
-/// Characters of the last line that are quoted in a reason.
-const MAX_QUOTED_CHARS: usize = 200;
-
 /// Last lines of standard error. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StderrTail {
@@ -38,9 +35,9 @@ impl StderrTail {
         }
     }
 
-    pub(crate) fn last_line(&self) -> Option<String> {
-        let stored = self.stored.lock();
-        stored.lines.back().map(|line| quote(line, MAX_QUOTED_CHARS))
+    /// Returns all stored lines as they were written, oldest first.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.stored.lock().lines.iter().cloned().collect()
     }
 
     /// Returns the last lines, oldest first, each bounded and without control characters.

@@ -186,6 +186,11 @@ impl Connector {
         deadline: Instant,
     ) -> Result<Arc<McpSession>, ConnectError> {
         let mut era = self.era(request);
+        let login_path = timeout_at(deadline, self.io.login_path(command)).await;
+        let command = match login_path.unwrap_or_default() {
+            Some(path) => &command.with_search_path_from(&path),
+            None => command,
+        };
         loop {
             let child = self.io.spawn(command).map_err(|error| ConnectError {
                 reason: format!("it cannot be started: {error}"),
@@ -199,7 +204,10 @@ impl Connector {
             }
             let transport = Transport::Stdio(stdio.clone());
             match self.open_session(&transport, era, request, deadline).await {
-                Ok(session) => return Ok(session),
+                Ok(session) => {
+                    stdio.mark_open();
+                    return Ok(session);
+                }
                 Err(NegotiationError::Ended(_)) if era.is_none() => {
                     transport.close().await;
                     era = Some(Era::Legacy);

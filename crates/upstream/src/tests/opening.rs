@@ -247,7 +247,7 @@ async fn the_reason_holds_the_last_words() {
     let reason = world.down().await;
     assert_eq!(
         reason,
-        r#"the process exited with code 2; last line of standard error: "Error: no \u{1b}[31mAPI key""#
+        r#"the process exited with code 2; last lines of standard error: "loading", "Error: no \u{1b}[31mAPI key""#
     );
     world.finish().await;
 }

@@ -13,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::connect::ProcessHandle;
+use crate::process::crash_report::CrashReport;
 use crate::process::stderr_tail::{STDERR_LINE_BYTES, StderrTail};
+use crate::transport::invalid_lines::InvalidLines;
 use crate::transport::lifetime::ConnectionEnd;
 use weir_base::tasks::fairness::Workload;
 use weir_base::text::line_codec::{DecodedLine, LineDecoder};
@@ -45,6 +47,8 @@ pub(crate) struct ChildMonitor {
     pub(crate) kill_reason: Arc<OnceLock<String>>,
     /// Time to exit after its standard input is closed, and after SIGTERM.
     pub(crate) stop_timeouts: [Duration; 2],
+    pub(crate) report: Arc<CrashReport>,
+    pub(crate) invalid_lines: Arc<InvalidLines>,
 }
 
 impl ChildMonitor {
@@ -103,11 +107,9 @@ impl ChildMonitor {
         if !running {
             let _ = timeout(OUTPUT_DRAIN, stderr_ended.cancelled()).await;
         }
-        let reason = match tail.last_line() {
-            Some(line) if !self.end.closing.is_cancelled() => {
-                format!("{reason}; last line of standard error: \"{line}\"")
-            }
-            _ => reason,
+        let reason = match self.end.closing.is_cancelled() {
+            true => reason,
+            false => self.report.describe(reason, &tail.lines(), self.invalid_lines.first()),
         };
         self.end.publish(reason);
         // The writer now closes standard input, which asks the child to exit.

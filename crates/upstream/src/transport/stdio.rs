@@ -5,7 +5,6 @@
 //! are skipped and counted; a child that writes too many of them, or sends responses that were not
 //! requested, is ended. When the child ends, every request in flight ends at once, with the reason.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -20,17 +19,18 @@ use tokio_util::task::TaskTracker;
 use crate::connect::Child;
 use crate::input_requests::MAX_SUSPENDED;
 use crate::message::{CancelMode, OutboundRequest, TransportError};
+use crate::process::crash_report::CrashReport;
 use crate::process::stderr_tail::StderrTail;
 use crate::transport::RequestInFlight;
 use crate::transport::child::ChildMonitor;
 use crate::transport::dispatcher::Dispatcher;
+use crate::transport::invalid_lines::InvalidLines;
 use crate::transport::junk_limits::JunkLimits;
 use crate::transport::lifetime::ConnectionLifetime;
 use crate::{Error, Settings, UpstreamLimits};
 use weir_base::memory::memory_budget::{BufferError, MemoryBudget};
 use weir_base::tasks::fairness::Workload;
 use weir_base::text::line_codec::{DecodedLine, LineDecoder};
-use weir_base::text::quote::quote;
 use weir_mcp::call::ResponseOutcome;
 
 /// Capacity of the write queue beyond the calls: lists, the subscription, responses to pings.
@@ -47,9 +47,6 @@ const MAX_PREFACE_BYTES: usize = 64 * 1024;
 /// is written whole.
 const MAX_WRITE_BYTES: usize = 64 * 1024;
 
-/// Characters of an invalid line that are quoted.
-const MAX_QUOTED_CHARS: usize = 200;
-
 /// Connection to a running child process. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct StdioTransport {
@@ -63,6 +60,7 @@ pub(crate) struct StdioTransport {
     /// Lifetime of the child; its [`ChildMonitor`] ends it.
     pub(crate) lifetime: Arc<ConnectionLifetime>,
     invalid_lines: Arc<InvalidLines>,
+    report: Arc<CrashReport>,
     pub(crate) stderr_tail: StderrTail,
 }
 
@@ -78,19 +76,12 @@ impl From<Bytes> for OutboundLine {
     }
 }
 
-/// Counter of the lines on standard output that were no messages.
-#[derive(Debug, Default)]
-struct InvalidLines {
-    count: AtomicUsize,
-    first: OnceLock<String>,
-}
-
 impl StdioTransport {
     /// Starts the tasks that serve a child: reader, writer and monitor. They end with the child.
     pub(crate) fn start(
         child: Child,
         dispatcher: Arc<Dispatcher>,
-        settings: &Settings,
+        settings: &Arc<Settings>,
         budget: &MemoryBudget,
         tasks: &TaskTracker,
     ) -> Self {
@@ -106,6 +97,7 @@ impl StdioTransport {
         let broken = CancellationToken::new();
         let invalid_lines = Arc::new(InvalidLines::default());
         let kill_reason = Arc::new(OnceLock::new());
+        let report = Arc::new(CrashReport::new(Arc::clone(settings)));
 
         tasks.spawn(write(child.stdin, lines, end.closing.clone(), broken.clone()));
         let reader = StdoutReader {
@@ -128,6 +120,8 @@ impl StdioTransport {
             broken: broken.clone(),
             kill_reason: Arc::clone(&kill_reason),
             stop_timeouts: [settings.timeouts.stop, settings.timeouts.terminate],
+            report: Arc::clone(&report),
+            invalid_lines: Arc::clone(&invalid_lines),
         };
         tasks.spawn(async move {
             // The guard notifies the monitor also if the reader panics.
@@ -142,6 +136,7 @@ impl StdioTransport {
             write_permits: Arc::new(Semaphore::new(MAX_UNWRITTEN)),
             lifetime: Arc::new(lifetime),
             invalid_lines,
+            report,
             stderr_tail: monitor.start(tasks),
         }
     }
@@ -191,13 +186,15 @@ impl StdioTransport {
         }
     }
 
+    /// Records a successful handshake.
+    pub(crate) fn mark_open(&self) {
+        self.report.mark_open();
+    }
+
     /// Describes the lines on standard output that were no messages, for the reason of a failed
     /// start.
     pub(crate) fn invalid_output(&self) -> Option<String> {
-        let first = self.invalid_lines.first.get()?;
-        let count = self.invalid_lines.count.load(Ordering::Relaxed);
-        let lines = if count == 1 { "line".to_owned() } else { format!("{count} lines, first") };
-        Some(format!("its standard output contained invalid messages ({lines}: \"{first}\")"))
+        self.invalid_lines.describe()
     }
 }
 
@@ -264,12 +261,10 @@ impl StdoutReader {
         let dispatched = match self.dispatcher.demux(line.clone()) {
             Ok(dispatched) => dispatched,
             Err(why) => {
-                self.invalid_lines.count.fetch_add(1, Ordering::Relaxed);
                 self.dispatcher.health.junk.increment();
-                let quoted = quote(&String::from_utf8_lossy(&line), MAX_QUOTED_CHARS);
+                let (quoted, first) = self.invalid_lines.add(&line);
                 let upstream = &self.dispatcher.name;
                 tracing::debug!(%upstream, line = quoted, %why, "invalid line on standard output");
-                let first = self.invalid_lines.first.get_or_init(|| quoted);
                 self.preface_bytes += line.len() + 1;
                 if !self.has_message && self.preface_bytes > MAX_PREFACE_BYTES {
                     return Err(format!(
