@@ -135,7 +135,9 @@ fn an_unset_variable_at_each_place_of_an_upstream_stops_that_one_only() {
         match &*leaf[0] {
             "upstreams" => places.push((part_of(&document, leaf), (*leaf).clone(), unset)),
             // A table of an upstream may have these keys, too.
-            "defaults" | "guard" if !leaf.ends_with(&["lock_file".to_owned()]) => {
+            "defaults" | "guard"
+                if !["lock_file", "login_path"].contains(&&*leaf[leaf.len() - 1]) =>
+            {
                 let keys = if leaf[0] == "guard" { &leaf[..] } else { &leaf[1..] };
                 let path = [&["upstreams".to_owned(), "own".to_owned()], keys].concat();
                 let part = "[upstreams.library]\nprompts_dir = \"p\"\n[upstreams.own]\n\
