@@ -2,7 +2,6 @@
 
 pub(crate) mod child;
 pub(crate) mod child_command;
-pub(crate) mod crash_report;
 pub(crate) mod deadline;
 pub mod environment;
 pub(crate) mod login_shell;

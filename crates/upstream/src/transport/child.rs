@@ -4,6 +4,8 @@
 //! no longer needed gets time to exit, then SIGTERM, then SIGKILL, and its process group goes with
 //! it.
 
+pub(crate) mod crash_report;
+
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -13,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::connect::ProcessHandle;
-use crate::process::crash_report::CrashReport;
 use crate::process::stderr_tail::{STDERR_LINE_BYTES, StderrTail};
 use crate::transport::invalid_lines::InvalidLines;
 use crate::transport::lifetime::ConnectionEnd;
+use crash_report::CrashReport;
 use weir_base::tasks::fairness::Workload;
 use weir_base::text::line_codec::{DecodedLine, LineDecoder};
 use weir_base::time::rate_limit::RateLimiter;
