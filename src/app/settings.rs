@@ -467,8 +467,8 @@ transport = "sse"
             let (usual, unusual) = pair.unwrap_or_else(|| panic!("{line} is refused"));
             elsewhere.extend((usual == unusual).then_some(path));
         }
-        // The listeners, the log and the end of the process; the gateway's wait for lists; a variable
-        // that is not set; exceptions without a proxy; whether requests are recorded.
+        // The listeners, the log and the end of the process; the gateway's wait for lists; a
+        // variable that is not set; exceptions without a proxy; whether requests are recorded.
         let expected = [
             "server.max_connections",
             "server.shutdown_delay",
