@@ -9,6 +9,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use super::{folder, script};
+use crate::lab::wait_until;
 use crate::lab::weir::Weir;
 
 /// Search path of a desktop.
@@ -71,9 +72,12 @@ fn a_crash_names_what_was_held_back_and_what_is_set_nowhere_and_no_value() {
     let mut weir = Weir::serve(command(folder.path(), &["serve"], DESKTOP, &variables));
     let down = weir.wait_for_log("\"upstream disconnected\"");
     assert!(down.contains(&reason.replace('"', "\\\"")), "{down}");
-    let status = printed(command(folder.path(), &["status"], DESKTOP, &[]));
-    let unwrapped = status.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(unwrapped.contains(reason), "{status}");
+    let mut status = String::new();
+    // The log is written before the status changes.
+    wait_until("the status says why", || {
+        status = printed(command(folder.path(), &["status"], DESKTOP, &[]));
+        status.split_whitespace().collect::<Vec<_>>().join(" ").contains(reason)
+    });
     weir.end();
     for text in [checked, down, status] {
         assert!(!text.contains("canary"), "{text}");
@@ -123,7 +127,6 @@ fn a_program_that_only_the_login_shell_finds_is_started_and_the_answer_is_kept()
 #[test]
 fn a_login_shell_is_not_stopped_by_the_terminal_that_weir_is_started_from() {
     use super::watching::Terminal;
-    use crate::lab::wait_until;
 
     let folder = desktop(ONLY_THERE);
     let check = command(folder.path(), &["check"], DESKTOP, &[]);

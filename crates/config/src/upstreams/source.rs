@@ -272,6 +272,7 @@ pub(super) fn source(
                 program,
                 display_name: t.source_text("command"),
                 args,
+                arg_secrets: t.file_contents("args"),
                 env,
                 login_path,
                 cwd,

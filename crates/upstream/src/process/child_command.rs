@@ -16,6 +16,8 @@ pub struct ChildCommand {
     pub display_name: String,
     /// Arguments; no shell interprets them. Each may hold a secret.
     pub args: Vec<Secret>,
+    /// Contents of secret files that are part of arguments.
+    pub arg_secrets: Vec<Secret>,
     /// Variables that the child inherits, whatever the upstream.
     pub inherited: Vec<(String, Secret)>,
     /// Variables of this upstream, which take precedence; the child has no others.

@@ -16,7 +16,7 @@ use tokio_util::future::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::connect::Child;
+use crate::connect::{Child, ChildCommand};
 use crate::input_requests::MAX_SUSPENDED;
 use crate::message::{CancelMode, OutboundRequest, TransportError};
 use crate::process::stderr_tail::StderrTail;
@@ -27,7 +27,7 @@ use crate::transport::dispatcher::Dispatcher;
 use crate::transport::invalid_lines::InvalidLines;
 use crate::transport::junk_limits::JunkLimits;
 use crate::transport::lifetime::ConnectionLifetime;
-use crate::{Error, Settings, UpstreamLimits};
+use crate::{Error, Settings, UpstreamLimits, UpstreamSource};
 use weir_base::memory::memory_budget::{BufferError, MemoryBudget};
 use weir_base::tasks::fairness::Workload;
 use weir_base::text::line_codec::{DecodedLine, LineDecoder};
@@ -81,7 +81,7 @@ impl StdioTransport {
     pub(crate) fn start(
         child: Child,
         dispatcher: Arc<Dispatcher>,
-        settings: &Arc<Settings>,
+        settings: &Settings,
         budget: &MemoryBudget,
         tasks: &TaskTracker,
     ) -> Self {
@@ -97,7 +97,11 @@ impl StdioTransport {
         let broken = CancellationToken::new();
         let invalid_lines = Arc::new(InvalidLines::default());
         let kill_reason = Arc::new(OnceLock::new());
-        let report = Arc::new(CrashReport::new(Arc::clone(settings)));
+        let command = match &settings.source {
+            UpstreamSource::Process(command) => command.clone(),
+            _ => ChildCommand::default(),
+        };
+        let report = Arc::new(CrashReport::new(&settings.name, command));
 
         tasks.spawn(write(child.stdin, lines, end.closing.clone(), broken.clone()));
         let reader = StdoutReader {
@@ -194,7 +198,7 @@ impl StdioTransport {
     /// Describes the lines on standard output that were no messages, for the reason of a failed
     /// start.
     pub(crate) fn invalid_output(&self) -> Option<String> {
-        self.invalid_lines.describe()
+        self.invalid_lines.describe().map(|text| self.report.redact(&text))
     }
 }
 

@@ -4,30 +4,33 @@
 //! lines of its standard error, and names of variables that it may lack, because Weir holds them
 //! back or because they are set nowhere.
 //!
-//! Invariants: no value of a variable that the process was given is in it, and of the others only
-//! names; control characters are escaped; lengths and numbers are bounded.
+//! Invariants: no value of a variable and no secret argument of the process is in it, and of other
+//! variables only names; control characters are escaped; lengths and numbers are bounded.
 //!
 //! Decision: docs/decisions/0049-environment-of-child-processes.md
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::process::child_command::ChildCommand;
-use crate::{Settings, UpstreamSource};
+use weir_base::secrets::secret::Secret;
 use weir_base::secrets::secret_search::SecretPatterns;
 use weir_base::text::quote::quote;
+use weir_mcp::name::UpstreamName;
 
 /// Maker of the reason for the end of one process.
 pub(crate) struct CrashReport {
-    settings: Arc<Settings>,
+    command: ChildCommand,
+    /// Beginning of the names of the upstream's own variables, such as `NOTION_`.
+    prefix: String,
     /// Whether the handshake has succeeded.
     is_open: AtomicBool,
 }
 
 impl CrashReport {
-    pub(crate) fn new(settings: Arc<Settings>) -> Self {
-        Self { settings, is_open: AtomicBool::new(false) }
+    pub(crate) fn new(upstream: &UpstreamName, command: ChildCommand) -> Self {
+        let prefix = upstream.as_str().replace('-', "_").to_ascii_uppercase() + "_";
+        Self { command, prefix, is_open: AtomicBool::new(false) }
     }
 
     /// Records a successful handshake: the process has all that it needs to start.
@@ -35,11 +38,15 @@ impl CrashReport {
         self.is_open.store(true, Ordering::Relaxed);
     }
 
+    /// Replaces what the process was given and may be a secret in a text that it has written.
+    pub(crate) fn redact(&self, text: &str) -> String {
+        SecretPatterns::new(values(&self.command)).redact(text)
+    }
+
     /// Makes the reason from `how` the process has ended, the stored lines of standard error, and
     /// the first line on standard output that was no message.
     pub(crate) fn describe(&self, how: String, stderr: &[String], stdout: Option<&str>) -> String {
-        let UpstreamSource::Process(command) = &self.settings.source else { return how };
-        let secrets = SecretPatterns::new(values(command));
+        let secrets = SecretPatterns::new(values(&self.command));
         let redacted = stderr.iter().map(|line| secrets.redact(line));
         let lines: Vec<_> = redacted.filter(|line| !line.trim().is_empty()).collect();
         if self.is_open.load(Ordering::Relaxed) {
@@ -47,8 +54,8 @@ impl CrashReport {
         }
         let stdout = stdout.map(|line| secrets.redact(line));
         let output: Vec<_> = lines.iter().chain(&stdout).map(String::as_str).collect();
-        let prefix = variable_prefix(self.settings.name.as_str());
-        how + &describe_lines(&lines, MAX_LINES) + &describe_variables(command, &prefix, &output)
+        let variables = describe_variables(&self.command, &self.prefix, &output);
+        how + &describe_lines(&lines, MAX_LINES) + &variables
     }
 }
 
@@ -98,8 +105,10 @@ fn describe_variables(command: &ChildCommand, prefix: &str, output: &[&str]) -> 
     reason
 }
 
-/// Returns the values of variables that the process has and that may be secrets.
+/// Returns what the process was given and may be a secret: parts of its arguments, and values of
+/// its variables.
 fn values(command: &ChildCommand) -> impl Iterator<Item = &str> {
+    let arguments = command.arg_secrets.iter().map(Secret::expose);
     let own = command.env.iter().map(|(_, value)| value.expose());
     // A proxy's password is between these two.
     let inherited = command.inherited.iter().filter_map(|(_, value)| {
@@ -107,12 +116,8 @@ fn values(command: &ChildCommand) -> impl Iterator<Item = &str> {
         let (_, user) = before.split_once("://")?;
         Some([user, user.split_once(':').map_or(user, |(_, password)| password)])
     });
-    own.chain(inherited.flatten()).filter(|value| value.len() >= MIN_SECRET_BYTES)
-}
-
-/// Returns the beginning of the names of an upstream's own variables, such as `NOTION_`.
-fn variable_prefix(upstream: &str) -> String {
-    upstream.replace('-', "_").to_ascii_uppercase() + "_"
+    let variables = own.chain(inherited.flatten());
+    arguments.chain(variables.filter(|value| value.len() >= MIN_SECRET_BYTES))
 }
 
 /// Returns whether a variable is like a setting of a tool, or of the upstream with this prefix.
@@ -185,8 +190,6 @@ const SETTINGS: [&str; 5] = ["_TOKEN", "_KEY", "_SECRET", "_PASSWORD", "_URL"];
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{TestTransport, settings};
-    use weir_base::secrets::secret::Secret;
 
     /// Reason for the end of a process that has written these lines, if Weir holds `withheld` back.
     fn reason(withheld: &[&str], lines: &[&str]) -> String {
@@ -199,18 +202,17 @@ mod tests {
 
     fn report(withheld: &[&str]) -> CrashReport {
         let pair = |name: &str, value: &str| (name.to_owned(), Secret::from(value));
-        let mut settings = settings(TestTransport::Stdio);
-        settings.name = "notion".parse().expect("a name");
-        settings.source = UpstreamSource::Process(ChildCommand {
+        let command = ChildCommand {
             withheld: owned(withheld),
+            arg_secrets: vec!["canary-5".into()],
             inherited: vec![
                 pair("HOME", "/home/ann"),
                 pair("HTTPS_PROXY", "http://ann:canary-4@proxy.lan:3128"),
             ],
             env: vec![pair("GIVEN_TOKEN", "canary-1"), pair("LOG_LEVEL", "info")],
             ..ChildCommand::default()
-        });
-        CrashReport::new(Arc::new(settings))
+        };
+        CrashReport::new(&"notion".parse().expect("a name"), command)
     }
 
     #[test]
@@ -295,10 +297,11 @@ mod tests {
         let lines = [
             "token canary-1 is invalid \u{1b}[31m\u{202e}",
             "proxy http://ann:canary-4@proxy.lan:3128 refuses, password canary-4",
-            "canary%2D1 canary-1canary-1",
+            "canary%2D1 canary-1canary-1, --key=canary-5",
         ];
         let shown = reason(&["NOTION_TOKEN"], &lines);
         assert!(!shown.contains("canary"), "{shown}");
+        assert_eq!(report(&[]).redact("first: \"canary-1, canary-5\""), "first: \"***, ***\"");
         assert!(!shown.contains(|c: char| c.is_control() || c == '\u{202e}'), "{shown}");
         assert!(shown.contains(r#""token *** is invalid \u{1b}[31m\u{202e}""#), "{shown}");
         let long = "x".repeat(10_000);
