@@ -215,7 +215,7 @@ mod tests {
         let state = folder.path();
         assert!(find(state, "/a").is_empty());
         let socket = AdminSocket::open(state, "/a").expect("opened");
-        assert_eq!(find(state, "/a"), [socket.path.clone()]);
+        assert_eq!(find(state, "/a"), std::slice::from_ref(&socket.path));
         assert!(find(state, "/b").is_empty());
         connect(&socket.path).await.expect("it listens");
         drop(socket);
@@ -226,7 +226,7 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&left).expect("bound"));
         assert_eq!(find(state, "/a"), [left]);
         let socket = AdminSocket::open(state, "/a").expect("opened");
-        assert_eq!(find(state, "/a"), [socket.path.clone()]);
+        assert_eq!(find(state, "/a"), std::slice::from_ref(&socket.path));
     }
 
     #[tokio::test]

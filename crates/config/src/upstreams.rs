@@ -187,8 +187,9 @@ pub(super) fn read_upstreams(
         if !used {
             t.ignore_unresolved();
         }
-        let inherited = ((&inherited, &environment), guard, network);
-        let (resources, upstream) = upstream(name, &prefix, t, inherited, context, used);
+        let inherited =
+            Inherited { defaults: &inherited, environment: &environment, guard, network };
+        let (resources, upstream) = upstream(name, &prefix, t, &inherited, context, used);
         result.summaries.push(UpstreamSummary {
             name: name.to_owned(),
             enabled,
@@ -293,6 +294,15 @@ fn reserved() -> ValueError {
     ValueError::new("\"weir\" names the tools of Weir itself", "give the upstream another name")
 }
 
+/// Tables of the file from which upstreams inherit.
+struct Inherited<'r> {
+    defaults: &'r UpstreamDefaults,
+    environment: &'r EnvironmentKeys,
+    /// With the path of the lock file.
+    guard: (&'r guard::GuardConfig, &'r Path),
+    network: (&'r SignInSettings, &'r Egress),
+}
+
 /// Reads one table. Returns the exported resources, and the upstream; no upstream if the table has
 /// no source. One that lacks a value from outside has no other source than the reason, unless it is
 /// required: then the missing value is an error.
@@ -300,11 +310,7 @@ fn upstream(
     name: &str,
     prefix: &str,
     t: &TableReader<'_>,
-    ((inherited, environment), (guard, lock), network): (
-        (&UpstreamDefaults, &EnvironmentKeys),
-        (&guard::GuardConfig, &Path),
-        (&SignInSettings, &Egress),
-    ),
+    &Inherited { defaults: inherited, environment, guard: (guard, lock), network }: &Inherited<'_>,
     context: &LoadContext<'_>,
     used: bool,
 ) -> (AllowDeny, Option<UpstreamConfig>) {
