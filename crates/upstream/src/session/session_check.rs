@@ -6,10 +6,9 @@
 //!
 //! Invariants: a failure that names the request, or is about credentials, a rate or a busy server,
 //! is none of the session. A failure that may be that of a server in trouble has to last. One
-//! check runs at a time, and at most one a second: a failure in another form than the last one
-//! waits for its turn, because that check has not judged it. After a session was given up, the
-//! next one of its owner is not given up before the back-off is over. So no client ends the
-//! sessions of others.
+//! check runs at a time, and at most one a second: after one that has shown neither, a failure in
+//! another form waits for its turn. After a session was given up, the next one of its owner is not
+//! given up before the back-off is over. So no client ends the sessions of others.
 
 use std::iter::repeat_with;
 use std::sync::Arc;
@@ -34,8 +33,20 @@ pub(crate) struct SessionCheck {
     given_up: watch::Sender<Option<String>>,
 }
 
-/// Time of a check, and the form of the failure that it was about.
-struct Checked(Instant, FailureForm);
+/// Time of a check, and the form of the failure that it was about if it has not shown that the
+/// session works.
+struct Checked(Instant, Option<FailureForm>);
+
+/// Outcome of the harmless requests of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CheckOutcome {
+    /// The session works.
+    Works,
+    /// The session is lost.
+    FailsAlike,
+    /// Nothing is known about the session.
+    FailsOtherwise,
+}
 
 /// Failure that may be that of the session, in a form that another one can have, too.
 #[derive(Debug, PartialEq, Eq)]
@@ -118,22 +129,23 @@ impl SessionCheck {
     ) {
         let due = last.as_ref().map_or(failed, |Checked(at, _)| *at + MIN_CHECK_INTERVAL);
         let waits = failed.elapsed() < MIN_CHECK_INTERVAL
-            && last.as_ref().is_some_and(|Checked(_, of)| *of != form);
+            && matches!(&*last, Some(Checked(_, Some(of))) if *of != form);
         let is_recent = Instant::now() < due && !waits;
         if is_recent || self.is_given_up() || self.backoff.check(&()).is_err() {
             return;
         }
         let checks = async {
             sleep_until(due).await;
-            Self::all_fail_alike(&form, &transport, requests).await
+            Self::send_harmless(&form, &transport, requests).await
         };
-        let is_lost = tokio::select! {
-            is_lost = checks => is_lost,
+        let outcome = tokio::select! {
+            outcome = checks => outcome,
             _ = self.given_up() => return,
         };
         let reason = match form {
-            _ if !is_lost => {
-                *last = Some(Checked(Instant::now(), form));
+            _ if outcome != CheckOutcome::FailsAlike => {
+                let is_undecided = outcome == CheckOutcome::FailsOtherwise;
+                *last = Some(Checked(Instant::now(), is_undecided.then_some(form)));
                 return;
             }
             FailureForm::Status(404, _) => SESSION_ENDED.to_owned(),
@@ -152,22 +164,27 @@ impl SessionCheck {
         self.given_up.borrow().is_some()
     }
 
-    async fn all_fail_alike(
+    /// Sends the harmless requests until one does not fail alike.
+    async fn send_harmless(
         form: &FailureForm,
         transport: &Transport,
         requests: Vec<OutboundRequest>,
-    ) -> bool {
+    ) -> CheckOutcome {
         for (count, request) in requests.into_iter().enumerate() {
             if count > 0 {
                 sleep(CHECK_PAUSE).await;
             }
             let answer = timeout(CHECK_TIMEOUT, transport.exchange(Box::new(request))).await;
-            let failure = answer.ok().and_then(Result::err);
-            if failure.as_ref().and_then(FailureForm::of).as_ref() != Some(form) {
-                return false;
+            let failure = match answer {
+                Ok(Ok(_)) => return CheckOutcome::Works,
+                Ok(Err(failure)) => FailureForm::of(&failure),
+                Err(_) => None,
+            };
+            if failure.as_ref() != Some(form) {
+                return CheckOutcome::FailsOtherwise;
             }
         }
-        true
+        CheckOutcome::FailsAlike
     }
 
     /// Records that the session is over for another reason.
