@@ -61,8 +61,21 @@ struct Setting {
 
 impl Setting {
     async fn new(client: &str, transport: Transport, steps: &[&str], file: Option<File>) -> Self {
+        Self::with(client, transport, steps, file, "").await
+    }
+
+    /// Like [`Self::new`]; `keys` are further ones of the upstream.
+    async fn with(
+        client: &str,
+        transport: Transport,
+        steps: &[&str],
+        file: Option<File>,
+        keys: &str,
+    ) -> Self {
         let (node, server) = (part("bin/node"), script("names_server.mjs"));
-        let config = format!("[upstreams.names]\ncommand = {node:?}\nargs = [{server:?}]\n");
+        let config = format!(
+            "[state]\ndir = \"state\"\n[upstreams.names]\ncommand = {node:?}\nargs = [{server:?}]\n{keys}\n"
+        );
         let fleet = Fleet::plain(&config);
         let (home, requests) = (fleet.folder().join("home"), fleet.folder().join("requests"));
         let mut model = Command::new(node);
@@ -149,6 +162,14 @@ fn tools(request: &Value) -> Vec<&str> {
     all.filter(|name| name.contains("names__")).collect()
 }
 
+/// Variables that keep Claude Code from other addresses than that of the model.
+const QUIET: [&str; 4] = [
+    "DISABLE_AUTOUPDATER",
+    "DISABLE_ERROR_REPORTING",
+    "DISABLE_TELEMETRY",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
+];
+
 fn is_night() -> bool {
     std::env::var_os("WEIR_NIGHTLY").is_some()
 }
@@ -171,12 +192,7 @@ async fn claude_code_calls_tools_sees_a_change_and_takes_a_prompt_as_a_command()
         command.args(["-p", "--verbose", "--allowedTools", "mcp__weir"]);
         command.args(["--input-format", "stream-json", "--output-format", "stream-json"]);
         command.env("ANTHROPIC_BASE_URL", &setting.model.url).env("ANTHROPIC_API_KEY", "none");
-        for switch in [
-            "DISABLE_AUTOUPDATER",
-            "DISABLE_ERROR_REPORTING",
-            "DISABLE_TELEMETRY",
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
-        ] {
+        for switch in QUIET {
             command.env(switch, "1");
         }
         // Otherwise the client offers a search instead of the tools.
@@ -201,6 +217,31 @@ async fn claude_code_calls_tools_sees_a_change_and_takes_a_prompt_as_a_command()
         tokio::time::timeout(PATIENCE, child.wait()).await.expect("it ends").unwrap();
         let last = setting.check(&who, &["a.b", "grow", "grown"]);
         assert!(last["texts"].to_string().contains("prompt <say.hello>"), "{who}: {last}");
+    }
+}
+
+/// A short run of Claude Code ends before it has heard of a changed list.
+#[tokio::test]
+async fn claude_code_offers_all_tools_in_its_first_request_although_their_server_starts_slowly() {
+    if !is_night() {
+        return;
+    }
+    // Longer than the client waits for tools.
+    let slow = "env.DELAY_MS = \"4000\"";
+    let setting = Setting::with("claude-code", Transport::Stdio, &[DOTTED], None, slow).await;
+    for run in 1..=6 {
+        let _ = std::fs::remove_file(&setting.requests);
+        let elsewhere = tempfile::TempDir::new().unwrap();
+        let mut command = setting.client("@anthropic-ai/claude-code/cli-wrapper.cjs");
+        command.args(["-p", "please go", "--allowedTools", "mcp__weir"]);
+        command.env("ANTHROPIC_BASE_URL", &setting.model.url).env("ANTHROPIC_API_KEY", "none");
+        for switch in QUIET {
+            command.env(switch, "1");
+        }
+        command.env("ENABLE_TOOL_SEARCH", "false").env("TERM", "dumb").env("LANG", "C");
+        command.current_dir(elsewhere.path());
+        finish(&mut command, &format!("run {run}"), &setting.home).await;
+        setting.check(&format!("run {run}"), &["a.b"]);
     }
 }
 

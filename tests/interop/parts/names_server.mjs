@@ -1,6 +1,7 @@
 // Server over stdio with names that model providers reject, and a growing list of tools.
 //
-// `grow` adds the tool `grown` and announces it; each other tool responds with its own name.
+// `grow` adds the tool `grown` and announces it; each other tool responds with its own name. The
+// first answer comes after DELAY_MS milliseconds.
 
 import { createInterface } from 'node:readline';
 
@@ -29,6 +30,8 @@ createInterface({ input: process.stdin }).on('line', (line) => {
     if (id === undefined || method === undefined) return;
     const answer = answers[method];
     if (!answer) return send({ id, error: { code: -32601, message: 'Method not found' } });
+    const delay = method === 'initialize' ? Number(process.env.DELAY_MS ?? 0) : 0;
+    if (delay > 0) return setTimeout(() => send({ id, result: answer(params) }), delay);
     send({ id, result: answer(params ?? {}) });
     if (method === 'tools/call' && params.name === 'grow' && !tools.includes('grown')) {
         tools.push('grown');
