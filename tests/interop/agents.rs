@@ -241,7 +241,8 @@ async fn claude_code_offers_all_tools_in_its_first_request_although_their_server
         command.env("ENABLE_TOOL_SEARCH", "false").env("TERM", "dumb").env("LANG", "C");
         command.current_dir(elsewhere.path());
         finish(&mut command, &format!("run {run}"), &setting.home).await;
-        setting.check(&format!("run {run}"), &["a.b"]);
+        // The model calls the tool once.
+        setting.check(&format!("run {run}"), if run == 1 { &["a.b"] } else { &[] });
     }
 }
 

@@ -42,8 +42,9 @@ impl Fleet {
     /// Writes the configuration; only a free port and a JSON log are added.
     pub(crate) fn plain(config: &str) -> Self {
         let folder = TempDir::new().unwrap();
-        let config =
-            format!("[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n{config}");
+        let config = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"info\"\nformat = \"json\"\n{config}"
+        );
         std::fs::write(folder.path().join("weir.toml"), config).unwrap();
         Self { folder }
     }
