@@ -68,7 +68,7 @@ impl ConfigArgs {
         client: Option<&str>,
     ) -> Result<LoadedConfig, Failure> {
         let source = match self.find().await {
-            Err(Failure::NoConfig(why)) => ConfigSource::Missing(why),
+            Err(Failure::NoConfig(why)) => ConfigSource::Missing(why, default_places().pop()),
             found => found?,
         };
         let files = source.snapshot_files(options).await;
@@ -133,8 +133,8 @@ pub(crate) enum ConfigSource {
     File(PathBuf),
     /// Demonstration, whose HTTP server is stopped on drop.
     Demo(Demo),
-    /// No file, because of this.
-    Missing(String),
+    /// No file, because of this, and the place in which one would be found in every folder.
+    Missing(String, Option<PathBuf>),
 }
 
 impl ConfigSource {
@@ -145,15 +145,16 @@ impl ConfigSource {
                 let config = Config::parse(demo.config(), Path::new("demo.toml"), options);
                 config.map_err(Failure::Config)
             }
-            Self::Missing(why) => Err(Failure::NoConfig(why.clone())),
+            Self::Missing(why, _) => Err(Failure::NoConfig(why.clone())),
         }
     }
 
-    /// Returns the path of the main file, if there is one.
+    /// Returns the path of the main file, or its place if it is missing.
     pub(crate) fn file(&self) -> Option<&Path> {
         match self {
             Self::File(path) => Some(path),
-            Self::Demo(_) | Self::Missing(_) => None,
+            Self::Missing(_, place) => place.as_deref(),
+            Self::Demo(_) => None,
         }
     }
 

@@ -53,6 +53,8 @@ impl Client {
     }
 }
 
+const LIBRARY: &str = "[upstreams.house]\nprompts_dir = \"prompts\"\n";
+
 const TOOL: &str = "weir__configuration_error";
 
 #[test]
@@ -135,8 +137,13 @@ fn a_file_that_is_not_there_is_told_and_served_when_it_is() {
     let mut command = program();
     command.arg("stdio").current_dir(nowhere.path()).env_remove("XDG_CONFIG_HOME");
     command.env_remove("WEIR_CONFIG").env("HOME", nowhere.path());
-    let client = Client::of(piped(command));
+    let mut client = Client::of(piped(command));
     assert!(client.introduction.contains("weir init"), "{}", client.introduction);
+    // The user's own place is watched, although its folder is not there yet.
+    std::fs::create_dir_all(nowhere.path().join(".config/weir")).expect("made");
+    std::fs::create_dir(nowhere.path().join(".config/weir/prompts")).expect("made");
+    replace_file(&nowhere.path().join(".config/weir"), "weir.toml", LIBRARY);
+    assert!(!client.changed_tools().contains(TOOL));
     client.end();
 }
 

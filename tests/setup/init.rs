@@ -160,7 +160,7 @@ fn a_secret_beside_a_variable_is_not_written_either() {
       still to do: upstreams.a.env.C_TOKEN.env: the variable C is not set
       still to do: upstreams.a.env.D.env: the variable D is not set
     next: `weir check` tries it
-          `weir connect CLIENT --write` adds Weir to the client's file; then remove the imported servers from that file
+          `weir connect CLIENT --take-over` adds Weir to the client's file, and moves the servers that come up out of it
 
     --- weir.toml
     # Weir's configuration, imported from Claude Code by `weir init`.
@@ -308,7 +308,7 @@ fn a_projects_servers_come_before_the_users() {
       both: the project's server is used, not the user's
     wrote weir.toml: 2 upstreams
     next: `weir check` tries it
-          `weir connect cursor --write` adds Weir to the client's file; then remove the imported servers from that file
+          `weir connect cursor --take-over` adds Weir to the client's file, and moves the servers that come up out of it
     ");
     assert_snapshot!(user_home.plain(&user_home.read("project/weir.toml")), @r#"
     # Weir's configuration, imported from Cursor by `weir init`.
@@ -539,7 +539,7 @@ fn weir_itself_is_left_out() {
       weir: left out: it is Weir itself
     wrote weir.toml: 1 upstream
     next: `weir check` tries it
-          `weir connect CLIENT --write` adds Weir to the client's file; then remove the imported servers from that file
+          `weir connect CLIENT --take-over` adds Weir to the client's file, and moves the servers that come up out of it
     ");
     assert_eq!(upstreams(&user_home.read("project/weir.toml")), ["weirdo"]);
 }

@@ -53,7 +53,7 @@ fn servers_are_added_to_a_configuration_and_what_it_has_is_skipped() {
     copied weir.toml to ~/project/weir.toml.weir-backup-TIME
     wrote weir.toml: added 3 upstreams to the 2 that the configuration had
     next: `weir check` tries it
-          `weir connect cursor --write` adds Weir to the client's file; then remove the imported servers from that file
+          `weir connect cursor --take-over` adds Weir to the client's file, and moves the servers that come up out of it
     ");
     let text = user_home.read("project/weir.toml");
     assert_snapshot!(text, @r#"
@@ -102,7 +102,7 @@ fn servers_are_added_to_a_configuration_and_what_it_has_is_skipped() {
       fetch: skipped: it is [upstreams.fetch] already
     weir.toml has all of them, and was not changed
     next: `weir check` tries it
-          `weir connect cursor --write` adds Weir to the client's file; then remove the imported servers from that file
+          `weir connect cursor --take-over` adds Weir to the client's file, and moves the servers that come up out of it
     ");
     assert_eq!(user_home.read("project/weir.toml"), text);
     assert_eq!(user_home.files("project"), files, "nothing to copy");

@@ -294,8 +294,8 @@ fn print_next_steps(output: &Path, known: Option<&McpClient>, is_take_over: bool
     let client = known.map_or("CLIENT", |client| client.name);
     output::print_stderr(&format!(
         "next: `weir check{at}` tries it\n      \
-         `weir connect {client}{at} --write` adds Weir to the client's file; then remove the \
-         imported servers from that file"
+         `weir connect {client}{at} --take-over` adds Weir to the client's file, and moves the \
+         servers that come up out of it"
     ));
 }
 

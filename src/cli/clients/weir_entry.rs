@@ -14,12 +14,19 @@ pub(crate) fn is_weir_entry(server: &ClientServer, endpoints: &[String]) -> bool
 pub(crate) fn is_weir(server: &ClientServer, endpoints: &[String]) -> bool {
     match &server.transport {
         ServerTransport::Process { command, args, .. } => {
-            let program = Path::new(command).file_stem().unwrap_or_default();
-            program == "weir" && args.iter().any(|arg| arg == "stdio")
+            is_program(Path::new(command)) && args.iter().any(|arg| arg == "stdio")
                 || args.iter().any(|arg| is_endpoint(arg, endpoints))
         }
         ServerTransport::Http { url, .. } => is_endpoint(url, endpoints),
     }
+}
+
+/// Returns whether a program is Weir: by its name, which may have a version, or the one that runs.
+fn is_program(program: &Path) -> bool {
+    let name = program.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+    let is_named = name == "weir" || name.starts_with("weir-");
+    let own = || std::env::current_exe().and_then(std::fs::canonicalize).ok();
+    is_named || own().is_some_and(|own| std::fs::canonicalize(program).is_ok_and(|it| it == own))
 }
 
 fn is_endpoint(url: &str, endpoints: &[String]) -> bool {

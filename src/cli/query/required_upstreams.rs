@@ -99,10 +99,7 @@ fn check_names(config: &Config, names: &[String]) -> Result<Vec<String>, Failure
             Some(upstream) if upstream.enabled => {}
             Some(off) => return Err(disabled_upstream(&off.name)),
             None => {
-                let near = nearest(name, enabled(config).map(|upstream| upstream.name.as_str()));
-                let hint = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
-                let known = describe_upstreams(config);
-                return Err(Failure::Usage(format!("no upstream `{name}`; {hint}{known}")));
+                return Err(no_upstream(config, name));
             }
         }
     }
@@ -130,8 +127,11 @@ fn owners(config: &Config, what: &dyn fmt::Display, name: &str) -> Result<Vec<St
     if let Some(off) = config.summaries.iter().filter(|it| !it.enabled).find(may_own) {
         return Err(disabled_upstream(&off.name));
     }
-    let separator = &config.naming.separator;
     let known = describe_upstreams(config);
+    if let Some((upstream, _)) = name.split_once('/') {
+        return Err(no_upstream(config, upstream));
+    }
+    let separator = &config.naming.separator;
     let mut prefixes = enabled(config).filter_map(|upstream| upstream.prefix.as_deref());
     let Some((prefix, own)) = name.split_once(separator) else {
         return Err(Failure::Usage(format!(
@@ -163,6 +163,13 @@ fn exporters(config: &Config, kind: Kind, uri: &str) -> Result<Vec<String>, Fail
 
 fn enabled(config: &Config) -> impl Iterator<Item = &UpstreamSummary> {
     config.summaries.iter().filter(|upstream| upstream.enabled)
+}
+
+fn no_upstream(config: &Config, name: &str) -> Failure {
+    let near = nearest(name, enabled(config).map(|upstream| upstream.name.as_str()));
+    let hint = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+    let known = describe_upstreams(config);
+    Failure::Usage(format!("no upstream `{name}`; {hint}{known}"))
 }
 
 fn disabled_upstream(name: &str) -> Failure {

@@ -100,12 +100,6 @@ fn each_mistake_is_drawn_on_its_own_file() {
     3 | path = "mcp"
       |        ^^^^^ write it like "/mcp"
 
-    error: upstreams.a: nothing says where this upstream is
-     --> conf.d/a.toml:3:12
-      |
-    3 | [upstreams.a]
-      |            ^ write exactly one of prompts_dir, command, url
-
     error: upstreams.a.comand: no such key
      --> conf.d/a.toml:4:1
       |

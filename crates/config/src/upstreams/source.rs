@@ -14,7 +14,7 @@ use super::sign_in::SignInSettings;
 use crate::LoadContext;
 use crate::keys::shape::{self, ValueShape};
 use crate::keys::{Described, boolean, by_hand, choice, settings, strings, text, url, variant};
-use crate::reader::report::{Span, ValueError};
+use crate::reader::report::{Span, ValueError, nearest};
 use crate::reader::table_reader::{Parsed, SpannedName, TableReader};
 use crate::reader::value;
 use crate::secrets::{self, SecretResolver};
@@ -308,8 +308,13 @@ fn source_key(t: &TableReader<'_>) -> Option<&'static str> {
             None
         }
         [] => {
-            let remedy = "write exactly one of prompts_dir, command, url";
-            t.table_error(ValueError::new("nothing says where this upstream is", remedy));
+            let sources = || SOURCES.map(|(source, _)| source);
+            let is_meant = |key: &SpannedName<'_>| nearest(key.get_ref(), sources()).is_some();
+            // A key that is spelled wrong has an error of its own, which names the right one.
+            if !t.keys().iter().any(is_meant) {
+                let remedy = "write exactly one of prompts_dir, command, url";
+                t.table_error(ValueError::new("nothing says where this upstream is", remedy));
+            }
             None
         }
     }

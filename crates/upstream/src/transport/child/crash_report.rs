@@ -82,7 +82,11 @@ fn describe_variables(command: &ChildCommand, prefix: &str, output: &[&str]) -> 
     let named: BTreeSet<_> = output.iter().flat_map(|line| words(line)).collect();
     let in_output: Vec<_> = withheld().filter(|it| named.contains(it)).take(MAX_NAMES).collect();
     if in_output.is_empty() {
-        let mut of_tools: Vec<_> = withheld().filter(|it| is_of_a_tool(it, prefix)).collect();
+        let is_about_credentials = output.iter().any(|line| is_about_credentials(line));
+        let may_help = |name: &&str| {
+            is_of_a_tool(name, prefix) || is_about_credentials && is_of_credentials(name)
+        };
+        let mut of_tools: Vec<_> = withheld().filter(may_help).collect();
         of_tools.sort_by_key(|name| !name.starts_with(prefix));
         of_tools.truncate(MAX_NAMES);
         if !of_tools.is_empty() {
@@ -122,8 +126,17 @@ fn values(command: &ChildCommand) -> impl Iterator<Item = &str> {
 
 /// Returns whether a variable is like a setting of a tool, or of the upstream with this prefix.
 fn is_of_a_tool(name: &str, prefix: &str) -> bool {
-    let begins = ["NODE_", "UV_", "npm_", prefix].iter().any(|begin| name.starts_with(begin));
-    begins || ["_TOKEN", "_KEY"].iter().any(|end| name.ends_with(end))
+    ["NODE_", "UV_", "npm_", prefix].iter().any(|begin| name.starts_with(begin))
+}
+
+fn is_of_credentials(name: &str) -> bool {
+    ["_TOKEN", "_KEY"].iter().any(|end| name.ends_with(end))
+}
+
+/// Returns whether a line is about credentials: only then those of others are worth a thought.
+fn is_about_credentials(line: &str) -> bool {
+    let lower_case = line.to_ascii_lowercase();
+    CREDENTIAL_WORDS.iter().any(|word| lower_case.contains(word))
 }
 
 /// Splits a text into words, of which a name of a variable is one.
@@ -171,6 +184,10 @@ const MAX_NAME_BYTES: usize = 64;
 
 /// Beginning of Weir's own variables, which no server needs.
 const OWN_PREFIX: &str = "WEIR_";
+
+/// Parts of lines about credentials.
+const CREDENTIAL_WORDS: [&str; 8] =
+    ["token", "key", "credential", "password", "auth", "login", "401", "403"];
 
 /// Parts of lines about variables that are not set.
 const ABOUT_VARIABLES: [&str; 8] = [
@@ -246,8 +263,13 @@ mod tests {
         assert_eq!(
             reason(&withheld, &[]),
             "it ended; it may need what is held back: pass_env = [\"NOTION_SPACE\", \
-             \"NOTION_TOKEN\", \"GITHUB_TOKEN\", \"NODE_OPTIONS\"] passes that on"
+             \"NOTION_TOKEN\", \"NODE_OPTIONS\"] passes that on"
         );
+        // The tokens of others only where it is about credentials.
+        let refused = reason(&withheld, &["HTTP 401"]);
+        assert!(refused.contains("\"GITHUB_TOKEN\""), "{refused}");
+        let other = reason(&withheld, &["fatal: cannot open database"]);
+        assert!(!other.contains("GITHUB_TOKEN"), "{other}");
         let named = report(&withheld).describe("it ended".to_owned(), &[], Some("no NOTION_TOKEN"));
         assert!(named.ends_with("pass_env = [\"NOTION_TOKEN\"] passes that on"), "{named}");
         assert_eq!(reason(&["EDITOR", "WEIR_ADMIN_TOKEN", "_", "x_KEY y_KEY"], &[]), "it ended");
@@ -283,7 +305,7 @@ mod tests {
         let names: Vec<_> = (10..30).map(|number| format!("A{number}_TOKEN")).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let line = names.join(" ");
-        assert_eq!(reason(&names, &[]).matches("_TOKEN").count(), MAX_NAMES);
+        assert_eq!(reason(&names, &["no login"]).matches("_TOKEN").count(), MAX_NAMES);
         let named = reason(&names, &[&line]);
         let (_, variables) = named.split_once("held back").expect("names");
         assert_eq!(variables.matches("_TOKEN").count(), MAX_NAMES);
