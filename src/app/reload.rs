@@ -211,6 +211,9 @@ impl ReloadTask {
             let text = "one replica runs this upstream for all, and starts it again if it ends";
             return ReloadOutcome::Failed(text.to_owned());
         }
+        if let Some(reason) = upstream.unresolved() {
+            return ReloadOutcome::Failed(reason.to_owned());
+        }
         let (components, active) = (Arc::clone(&self.components), self.active.clone());
         let by = ReloadTrigger::Command.as_str();
         let work = move || apply(&components, (*config).clone(), (&active, by), Some(&restart));

@@ -84,6 +84,14 @@ fn one_that_is_down_is_started_at_once_although_its_next_attempt_is_far() {
 }
 
 #[test]
+fn one_that_lacks_a_value_is_not_said_to_be_started() {
+    let config = format!("{}env.T = {{ env = \"WEIR_TEST_UNSET\" }}\n", scripted("hub"));
+    let served = Served::start(&config);
+    let (code, _, err) = served.weir(&["restart", "hub"]);
+    assert!(code == 1 && err.contains("WEIR_TEST_UNSET is not set"), "{code}: {err}");
+}
+
+#[test]
 fn what_a_client_has_started_is_asked_through_its_socket() {
     let folder = folder(&format!("[state]\ndir = \"state\"\n{}", scripted("hub")));
     let folder = folder.path();

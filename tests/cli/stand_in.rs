@@ -160,6 +160,22 @@ fn an_audit_log_that_the_file_wants_is_not_left_out_after_a_correction() {
 }
 
 #[test]
+fn operators_are_not_told_that_a_file_with_mistakes_is_in_use() {
+    let state = "[state]\ndir = \"state\"\n";
+    let folder = folder(&format!("{state}{LIBRARY}[servr]\n"));
+    let client = Client::new(folder.path(), &[]);
+    let (code, _, err) = weir(folder.path(), &["reload"]);
+    assert!(code == 1 && err.contains("servr"), "{code}: {err}");
+    let (code, out, err) = weir(folder.path(), &["status"]);
+    assert!(code == 1 && out.contains("servr"), "{code}: {out}{err}");
+    replace_file(folder.path(), "weir.toml", &format!("{state}{LIBRARY}"));
+    let (code, out, err) = weir(folder.path(), &["reload"]);
+    assert_eq!((code, &*err), (0, ""), "{out}");
+    assert_eq!(weir(folder.path(), &["status"]).0, 0);
+    client.end();
+}
+
+#[test]
 fn with_strict_it_ends_as_every_command_does() {
     let folder = folder("[servr]\n");
     let (code, out, err) = weir(folder.path(), &["stdio", "--strict"]);

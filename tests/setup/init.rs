@@ -103,6 +103,19 @@ fn secrets(upstream: &weir_config::UpstreamConfig) -> Vec<(String, String)> {
 }
 
 #[test]
+fn a_file_of_a_project_chooses_no_file_of_the_user_for_a_server() {
+    let user_home = UserHome::new();
+    let server =
+        r#""docs": { "url": "https://a.example", "headers": { "X-Id": "${file:/home/u/token}" } }"#;
+    user_home.write("project/.vscode/mcp.json", &format!("{{ \"servers\": {{ {server} }} }}"));
+    let done = user_home.weir(&["init", "--from", "vscode"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert!(done.err.contains("refers to /home/u/token, which is not imported"), "{}", done.err);
+    let text = user_home.read("project/weir.toml");
+    assert!(!text.contains("file = \"/home"), "{text}");
+}
+
+#[test]
 fn a_secret_is_in_a_file_of_its_own_and_nowhere_else() {
     for client in &CLIENTS {
         let user_home = UserHome::with(client);

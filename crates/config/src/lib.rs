@@ -235,11 +235,17 @@ impl Config {
         config
     }
 
+    /// The text of a configuration that stands in for a file that has mistakes.
+    pub fn notice(&self) -> Option<&str> {
+        self.upstreams.iter().find_map(|upstream| match &upstream.settings.source {
+            UpstreamSource::Notice { text } => Some(text.as_str()),
+            _ => None,
+        })
+    }
+
     /// Whether this configuration stands in for a file that has mistakes.
     pub fn is_stand_in(&self) -> bool {
-        let is_notice =
-            |it: &UpstreamConfig| matches!(it.settings.source, UpstreamSource::Notice { .. });
-        self.upstreams.iter().any(is_notice)
+        self.notice().is_some()
     }
 
     fn from_file(

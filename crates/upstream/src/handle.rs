@@ -31,6 +31,7 @@ use crate::{
     UpstreamSource,
 };
 use weir_base::memory::memory_budget::{BufferLimit, MemoryBudget};
+use weir_base::secrets::secret_search::SecretPatterns;
 use weir_mcp::call::{CallOutcome, QuotaOwner, UpstreamRequest};
 use weir_mcp::kind::Kind;
 use weir_mcp::name::UpstreamName;
@@ -103,6 +104,7 @@ impl Upstream {
             status: status_sender,
             changes: change_sender,
             health: Arc::clone(&health),
+            secrets: SecretPatterns::new(settings.source.secrets()),
         };
         match &settings.source {
             UpstreamSource::Library { dir } => {

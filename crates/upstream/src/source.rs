@@ -7,6 +7,8 @@ use hyper::{HeaderMap, Uri};
 
 use crate::Settings;
 use crate::connect::{ChildCommand, Egress};
+use crate::process::child_command::MIN_SECRET_BYTES;
+use weir_base::secrets::secret::Secret;
 use weir_base::secrets::sha256::sha256;
 use weir_base::text::hex::hex;
 use weir_oauth as oauth;
@@ -51,6 +53,28 @@ pub enum UpstreamSource {
         /// Settings under which that replica runs it.
         settings: Box<Settings>,
     },
+}
+
+impl UpstreamSource {
+    /// Returns what the server was given and may be a secret, which it may repeat in its texts.
+    pub(crate) fn secrets(&self) -> Vec<&str> {
+        match self {
+            Self::Process(command) => command.secrets().collect(),
+            Self::Http { url, headers, account, .. } => {
+                let query = url.query().unwrap_or_default().split('&');
+                let query = query.filter_map(|pair| pair.split_once('=')).map(|(_, value)| value);
+                // Of a header like `Bearer …` the secret is the part behind the scheme.
+                let headers = headers.values().filter_map(|value| value.to_str().ok());
+                let headers = headers.flat_map(|value| value.split(' ').chain([value]));
+                let account = account.as_ref().and_then(|account| account.client_secret());
+                let account = account.map(Secret::expose);
+                let all = query.chain(headers).chain(account);
+                all.filter(|value| value.len() >= MIN_SECRET_BYTES).collect()
+            }
+            Self::OnOneReplica { settings, .. } => settings.source.secrets(),
+            Self::Library { .. } | Self::Notice { .. } | Self::Unresolved { .. } => Vec::new(),
+        }
+    }
 }
 
 /// Leaves out the query of a URL, which often is a secret although it is not marked as such, and

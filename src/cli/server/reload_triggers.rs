@@ -98,7 +98,7 @@ pub(crate) fn start(
             }
             match outcome {
                 ReloadOutcome::Applied { .. } | ReloadOutcome::Unchanged => {
-                    reloads.record_success()
+                    record_active(config, &reloads);
                 }
                 ReloadOutcome::Failed(why) => reloads.record_refusal(why.clone()),
                 ReloadOutcome::Refused(report) => {
@@ -114,14 +114,36 @@ pub(crate) fn start(
     reloader
 }
 
-/// Actions of operators, through the admin listener or socket.
-pub(crate) fn actions(reloader: Option<Reloader>) -> Actions {
+/// Records which configuration is active: that of the file, or one in its place.
+pub(crate) fn record_active(config: &Config, reloads: &LastReload) {
+    match config.notice() {
+        Some(why) => {
+            error!(why, "the configuration is refused, the client gets the reason");
+            reloads.record_refusal(why.to_owned());
+        }
+        None => reloads.record_success(),
+    }
+}
+
+/// Actions of operators, through the admin listener or socket; `reloads` has the outcome of the
+/// last reload.
+pub(crate) fn actions(reloader: Option<Reloader>, reloads: Arc<LastReload>) -> Actions {
     let restarter = reloader.clone();
     Actions {
         reload: Arc::new(move || {
-            let reloader = reloader.clone();
+            let (reloader, reloads) = (reloader.clone(), Arc::clone(&reloads));
             let reload = async move |reloader: Reloader| reloader.reload().await;
-            async move { report(OptionFuture::from(reloader.map(reload)).await) }.boxed()
+            async move {
+                let report = report(OptionFuture::from(reloader.map(reload)).await);
+                // Applied is also a configuration in the place of a file with mistakes.
+                match (&report, reloads.refused()) {
+                    (ReloadReport::Applied { .. } | ReloadReport::Unchanged, Some(refused)) => {
+                        ReloadReport::Refused { why: refused.why, problems: Vec::new() }
+                    }
+                    _ => report,
+                }
+            }
+            .boxed()
         }),
         restart: Arc::new(move |RestartQuery { upstream, grace }| {
             let restart = UpstreamRestart { upstream, grace: Duration::from_secs(grace) };

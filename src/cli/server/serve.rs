@@ -112,7 +112,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // The guard removes the file when this function returns.
     let _endpoint_file = admin_listener.map(|(listener, settings, endpoint_file)| {
         let settings = admin::Settings { tls: tls.clone(), ..settings };
-        app.serve_admin(listener, settings, reload_triggers::actions(reloader));
+        let actions = reload_triggers::actions(reloader, Arc::clone(&settings.reloads));
+        app.serve_admin(listener, settings, actions);
         endpoint_file
     });
     if is_successor {

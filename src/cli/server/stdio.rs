@@ -97,12 +97,13 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         loading::usable_or_stand_in(read, path, options, client_name.as_deref()).0
     });
     let reloads = Arc::default();
-    let reloads_seen = Arc::clone(&reloads);
-    let reloader = reload_triggers::start(&app, files, true, sighups, reloads, Some(stand_in));
+    reload_triggers::record_active(&config, &reloads);
+    let seen = Arc::clone(&reloads);
+    let reloader = reload_triggers::start(&app, files, true, sighups, seen, Some(stand_in));
     if let Some((file, socket)) = source.file().zip(socket) {
         let settings = admin::socket_settings(file, app.audit().clone());
-        let settings = crate::admin::Settings { reloads: reloads_seen, ..settings };
-        app.serve_admin_socket(socket, settings, reload_triggers::actions(reloader));
+        let settings = crate::admin::Settings { reloads: Arc::clone(&reloads), ..settings };
+        app.serve_admin_socket(socket, settings, reload_triggers::actions(reloader, reloads));
     }
     let server_state = Arc::clone(app.server_state());
     let mut serving = pin!(stdio::serve(server_state, client, input, tokio::io::stdout()));

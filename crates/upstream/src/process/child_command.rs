@@ -57,6 +57,21 @@ impl ChildCommand {
         command
     }
 
+    /// Returns what the process is given and may be a secret: parts of its arguments, and values of
+    /// its variables of [`MIN_SECRET_BYTES`] or more.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &str> {
+        let arguments = self.arg_secrets.iter().map(Secret::expose);
+        let own = self.env.iter().map(|(_, value)| value.expose());
+        // A proxy's password is between these two.
+        let inherited = self.inherited.iter().filter_map(|(_, value)| {
+            let (before, _) = value.expose().rsplit_once('@')?;
+            let (_, user) = before.split_once("://")?;
+            Some([user, user.split_once(':').map_or(user, |(_, password)| password)])
+        });
+        let variables = own.chain(inherited.flatten());
+        arguments.chain(variables.filter(|value| value.len() >= MIN_SECRET_BYTES))
+    }
+
     /// The working directory, as far as this depends on it.
     pub(crate) fn folder(&self, extent: Extent) -> Option<PathBuf> {
         let is_in_use = |own: &PathBuf| {
@@ -81,6 +96,9 @@ fn is_relative(argument: &str, own: &Path) -> bool {
         matches!(path.components().next(), Some(Component::CurDir | Component::ParentDir));
     begins_here || !value.is_empty() && path.is_relative() && own.join(path).exists()
 }
+
+/// Shortest value that is taken for a secret: shorter ones are words and numbers.
+pub(crate) const MIN_SECRET_BYTES: usize = 6;
 
 /// Leaves out arguments, which may be secrets without being marked as such.
 impl fmt::Debug for ChildCommand {

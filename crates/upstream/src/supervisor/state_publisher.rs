@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use crate::health::health_state::UpstreamHealth;
 use crate::session::connection::UpstreamConnection;
 use crate::{ConnectionStatus, ListChangeCounts};
+use weir_base::secrets::secret_search::SecretPatterns;
 use weir_mcp::name::UpstreamName;
 
 /// Senders of the state that an upstream's handle reads.
@@ -19,6 +20,8 @@ pub(crate) struct StatePublisher {
     pub(crate) status: watch::Sender<ConnectionStatus>,
     pub(crate) changes: watch::Sender<ListChangeCounts>,
     pub(crate) health: Arc<UpstreamHealth>,
+    /// Values that the server was given, and may repeat in a refusal.
+    pub(crate) secrets: SecretPatterns,
 }
 
 impl StatePublisher {
@@ -38,6 +41,7 @@ impl StatePublisher {
     /// Publishes a lost or failed connection with its reason. The supervisor logs a crash loop
     /// itself.
     pub(crate) fn publish_disconnected(&self, reason: &str, crash_loop: bool) {
+        let reason = &*self.secrets.redact(reason);
         let (is_new_reason, is_new_status) = match &*self.status.borrow() {
             ConnectionStatus::Down { reason: last, crash_loop: before } => {
                 (last != reason, crash_loop != *before)

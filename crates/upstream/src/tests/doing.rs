@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hyper::header::HeaderValue;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -359,6 +360,21 @@ async fn f29_a_child_that_says_nothing_but_nonsense_is_no_server_and_its_first_l
     let reason = world.down().await;
     assert!(reason.contains("its standard output does not begin with a message"), "{reason}");
     assert!(reason.contains("usage: server [--stdio]"), "{reason}");
+    world.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_that_a_server_repeats_in_a_refusal_is_not_in_the_reason() {
+    let mut settings = Settings { era: Some(Era::Legacy), ..settings(TestTransport::Http) };
+    let UpstreamSource::Http { headers, .. } = &mut settings.source else { unreachable!() };
+    headers.insert("authorization", HeaderValue::from_static("Bearer canary-token"));
+    let mut world = World::start(settings);
+    let request = world.post().await;
+    let error = json!({ "code": -32000, "message": "bad token canary-token" });
+    let reply = json!({ "jsonrpc": "2.0", "id": request.id(), "error": error });
+    request.json(200, reply);
+    let reason = world.down().await;
+    assert!(reason.contains("bad token") && !reason.contains("canary"), "{reason}");
     world.finish().await;
 }
 

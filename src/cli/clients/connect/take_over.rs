@@ -52,6 +52,7 @@ pub(super) fn take(
     imported: &[ImportedServer],
     rows: &[CheckRow],
 ) -> Result<(), Failure> {
+    let _turn = TakenOver::lock(state)?;
     let Some(file) = document::read(place.path)? else { return Ok(()) };
     let before = TakenOver::read(state, place)?;
     let mut record = TakenOver::read(state, place)?;
@@ -137,6 +138,8 @@ pub(super) fn give_back(
         Some(config) => Some(state_folder(config)?),
         None => state_folder(Path::new("weir.toml")).ok(),
     };
+    let has_records = |state: &&Path| state.join("taken-over").exists();
+    let _turn = state.as_deref().filter(has_records).map(TakenOver::lock).transpose()?;
     let old = document::read(place.path)?;
     let mut text = old.as_ref().map_or("", |old| &old.text).to_owned();
     let mut messages = vec![remove_own_entry(&mut text, place, &endpoints)?];

@@ -3,11 +3,12 @@
 //! Invariant: a record contains each entry as it was in the file, and only its owner can read it:
 //! an entry may contain secrets.
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::clients::edit::EntryLocation;
@@ -45,6 +46,18 @@ impl TakenOver {
             Err(error) => return Err(unusable(&path, &error.to_string())),
         };
         serde_json::from_slice(&text).map_err(|_| unusable(&path, "it is not what Weir wrote"))
+    }
+
+    /// Waits until no other command moves servers. Others wait until the result is dropped.
+    pub(super) fn lock(state: &Path) -> Result<File, Failure> {
+        let path = state.join("taken-over.lock");
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(state);
+        let locked = made.and_then(|()| {
+            let file = regular_file::open_to_append(&path)?;
+            flock(&file, FlockOperation::LockExclusive)?;
+            Ok(file)
+        });
+        locked.map_err(|error| files::write_failure(&path, &error))
     }
 
     fn empty(place: &EntryLocation<'_>) -> Self {

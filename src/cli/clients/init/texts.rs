@@ -75,8 +75,16 @@ impl<'a> UpstreamWriter<'a> {
         // environment.
         let translated = self.translate(&format!("{key}.{name}"), name, text, &[]);
         let Translated { text: written, literal, file, .. } = &translated;
-        if let Some(path) = file {
+        if let (Some(path), None) = (file, self.context.project) {
             return reference_to("file", &path.replace('$', "$$"));
+        }
+        if let Some(path) = file {
+            // The author of a project's file may not choose a file of the user for a server.
+            self.note(format!(
+                "{key}.{name}: a file of the project refers to {path}, which is not imported: write \
+                 `{{ file = \"…\" }}` if the server may have it"
+            ));
+            return text.replace('$', "$$").into();
         }
         if let Some(variable) = translated.as_single_variable() {
             return reference_to("env", variable);

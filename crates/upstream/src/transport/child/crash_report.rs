@@ -13,7 +13,6 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::process::child_command::ChildCommand;
-use weir_base::secrets::secret::Secret;
 use weir_base::secrets::secret_search::SecretPatterns;
 use weir_base::text::quote::quote;
 use weir_mcp::name::UpstreamName;
@@ -40,13 +39,13 @@ impl CrashReport {
 
     /// Replaces what the process was given and may be a secret in a text that it has written.
     pub(crate) fn redact(&self, text: &str) -> String {
-        SecretPatterns::new(values(&self.command)).redact(text)
+        SecretPatterns::new(self.command.secrets()).redact(text)
     }
 
     /// Makes the reason from `how` the process has ended, the stored lines of standard error, and
     /// the first line on standard output that was no message.
     pub(crate) fn describe(&self, how: String, stderr: &[String], stdout: Option<&str>) -> String {
-        let secrets = SecretPatterns::new(values(&self.command));
+        let secrets = SecretPatterns::new(self.command.secrets());
         let redacted = stderr.iter().map(|line| secrets.redact(line));
         let lines: Vec<_> = redacted.filter(|line| !line.trim().is_empty()).collect();
         if self.is_open.load(Ordering::Relaxed) {
@@ -109,21 +108,6 @@ fn describe_variables(command: &ChildCommand, prefix: &str, output: &[&str]) -> 
     reason
 }
 
-/// Returns what the process was given and may be a secret: parts of its arguments, and values of
-/// its variables.
-fn values(command: &ChildCommand) -> impl Iterator<Item = &str> {
-    let arguments = command.arg_secrets.iter().map(Secret::expose);
-    let own = command.env.iter().map(|(_, value)| value.expose());
-    // A proxy's password is between these two.
-    let inherited = command.inherited.iter().filter_map(|(_, value)| {
-        let (before, _) = value.expose().rsplit_once('@')?;
-        let (_, user) = before.split_once("://")?;
-        Some([user, user.split_once(':').map_or(user, |(_, password)| password)])
-    });
-    let variables = own.chain(inherited.flatten());
-    arguments.chain(variables.filter(|value| value.len() >= MIN_SECRET_BYTES))
-}
-
 /// Returns whether a variable is like a setting of a tool, or of the upstream with this prefix.
 fn is_of_a_tool(name: &str, prefix: &str) -> bool {
     ["NODE_", "UV_", "npm_", prefix].iter().any(|begin| name.starts_with(begin))
@@ -175,9 +159,6 @@ const MAX_NAMES: usize = 8;
 /// Characters of a line that are quoted.
 const MAX_QUOTED_CHARS: usize = 200;
 
-/// Shortest value that is taken for a secret. Shorter ones are words and numbers.
-const MIN_SECRET_BYTES: usize = 6;
-
 /// Lengths of the name of a variable that is shown.
 const MIN_NAME_BYTES: usize = 3;
 const MAX_NAME_BYTES: usize = 64;
@@ -207,6 +188,7 @@ const SETTINGS: [&str; 5] = ["_TOKEN", "_KEY", "_SECRET", "_PASSWORD", "_URL"];
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_base::secrets::secret::Secret;
 
     /// Reason for the end of a process that has written these lines, if Weir holds `withheld` back.
     fn reason(withheld: &[&str], lines: &[&str]) -> String {
