@@ -65,6 +65,7 @@ async function withWeir(work) {
     const config = join(folder, 'weir.toml');
     const lines = accountLines(folder);
     writeFileSync(config, `
+        log.level = "info"
         log.format = "json"
         naming.mode = "none"
         upstreams.suite.url = ${JSON.stringify(UPSTREAM)}
