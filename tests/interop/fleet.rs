@@ -41,10 +41,14 @@ impl Fleet {
 
     /// Writes the configuration; only a free port and a JSON log are added.
     pub(crate) fn plain(config: &str) -> Self {
+        Self::logging("info", config)
+    }
+
+    /// Like [`Self::plain`], with this level of the log.
+    pub(crate) fn logging(level: &str, config: &str) -> Self {
         let folder = TempDir::new().unwrap();
-        let config = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"info\"\nformat = \"json\"\n{config}"
-        );
+        let log = format!("[log]\nlevel = \"{level}\"\nformat = \"json\"\n");
+        let config = format!("[server]\nlisten = \"127.0.0.1:0\"\n{log}{config}");
         std::fs::write(folder.path().join("weir.toml"), config).unwrap();
         Self { folder }
     }

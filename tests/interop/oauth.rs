@@ -135,9 +135,10 @@ impl ProtectedServer {
 
 /// Weir in front of an upstream that requires tokens of this issuer.
 fn signed_in(upstream: &str, issuer: &str, client: &str) -> Fleet {
-    Fleet::plain(&format!(
-        r#"
-        level = "trace"
+    Fleet::logging(
+        "trace",
+        &format!(
+            r#"
         [sign_in]
         insecure_loopback = true
         [state]
@@ -154,7 +155,8 @@ fn signed_in(upstream: &str, issuer: &str, client: &str) -> Fleet {
         issuer = "{issuer}"
         {client}
         "#
-    ))
+        ),
+    )
 }
 
 #[tokio::test]
@@ -250,9 +252,10 @@ async fn metrics(served: &Weir) -> String {
 
 /// Weir in front of an upstream to which a user signs in.
 fn for_a_user(upstream: &str) -> Fleet {
-    Fleet::plain(&format!(
-        r#"
-        level = "trace"
+    Fleet::logging(
+        "trace",
+        &format!(
+            r#"
         [sign_in]
         insecure_loopback = true
         [state]
@@ -265,7 +268,8 @@ fn for_a_user(upstream: &str) -> Fleet {
         url = "{upstream}"
         auth.type = "oauth"
         "#
-    ))
+        ),
+    )
 }
 
 /// Runs a command to its end, and returns what it has printed.
