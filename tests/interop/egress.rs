@@ -118,7 +118,7 @@ async fn inner(tls: &str) -> (Weir, String, Fleet) {
 /// Lists the items of an upstream. Returns the output, or what is said about the failure.
 async fn list(url: &str, more: &str, variables: &[(&str, &str)]) -> Result<String, String> {
     let outer = Fleet::plain(&format!("[upstreams.inner]\nurl = \"{url}\"\n{more}"));
-    let mut command = outer.command(&["list", "--json"]);
+    let mut command = outer.command(&["list", "prompts", "--json"]);
     for name in ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY"] {
         command.env_remove(name).env_remove(name.to_lowercase());
     }
