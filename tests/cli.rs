@@ -200,6 +200,19 @@ done
     std::fs::write(folder.join(format!("{name}.sh")), text).expect("written");
 }
 
+/// Has such a script record the id of each of its processes.
+fn record_processes(folder: &Path, name: &str) {
+    let path = folder.join(format!("{name}.sh"));
+    let text = std::fs::read_to_string(&path).expect("written");
+    std::fs::write(&path, format!("echo $$ >> {name}.pids\n{text}")).expect("written");
+}
+
+/// Ids of the processes that were recorded, the first one first.
+fn processes(folder: &Path, name: &str) -> Vec<String> {
+    let pids = std::fs::read_to_string(folder.join(format!("{name}.pids"))).unwrap_or_default();
+    pids.lines().map(str::to_owned).collect()
+}
+
 /// Table of an upstream that runs such a script.
 fn scripted(name: &str) -> String {
     format!("[upstreams.{name}]\ncommand = \"sh\"\nargs = [\"{name}.sh\"]\n")

@@ -211,24 +211,7 @@ pub(super) fn snapshot_parts(
 
 /// Returns the secrets of the configuration that an upstream's server knows.
 fn secrets(upstream: &config::UpstreamConfig) -> Vec<Secret> {
-    let known: Vec<Secret> = match &upstream.settings.source {
-        UpstreamSource::Process(command) => {
-            command.env.iter().map(|(_, value)| value.clone()).collect()
-        }
-        UpstreamSource::Http { url, headers, account, .. } => {
-            let query = url.query().unwrap_or_default().split('&');
-            let query = query.filter_map(|pair| pair.split_once('=')).map(|(_, value)| value);
-            // Of a header like `Bearer …` the server knows the part behind the scheme.
-            let headers = headers.values().filter_map(|value| value.to_str().ok());
-            let parts = headers.flat_map(|value| value.split(' ').chain([value]));
-            let account = account.as_ref().and_then(|account| account.client_secret());
-            query.chain(parts).map(Secret::from).chain(account.cloned()).collect()
-        }
-        UpstreamSource::Library { .. }
-        | UpstreamSource::Notice { .. }
-        | UpstreamSource::Unresolved { .. }
-        | UpstreamSource::OnOneReplica { .. } => Vec::new(),
-    };
+    let known = upstream.settings.source.configured_secrets().into_iter().map(Secret::from);
     upstream.file_contents.iter().cloned().chain(known).collect()
 }
 

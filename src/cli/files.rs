@@ -37,7 +37,7 @@ pub(super) fn replace(path: &Path, old: Option<&str>, text: &str) -> Result<(), 
     })
 }
 
-/// Fails if nobody may write to a file, not even its owner: a rename would replace it.
+/// Fails if a file is read-only, also for its owner: a rename would replace it all the same.
 pub(super) fn check_writable(path: &Path) -> Result<(), Failure> {
     match std::fs::metadata(path).is_ok_and(|file| file.permissions().readonly()) {
         true => Err(not_written(path, "it is read-only; `chmod u+w` makes it writable")),

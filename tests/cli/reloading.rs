@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::{folder, runs, script, scripted, serve, stdio, weir};
+use super::{folder, processes, record_processes, runs, script, scripted, serve, stdio, weir};
 use crate::lab::http::{exchange, post};
 use crate::lab::ports::free_port;
 use crate::lab::weir::Weir;
@@ -35,14 +35,7 @@ fn wait_for_reload_and_list(served: &mut Weir) -> String {
 /// Script that records the id of each of its processes.
 fn process_script(folder: &Path, name: &str) {
     script(folder, name, &[]);
-    let path = folder.join(format!("{name}.sh"));
-    let text = std::fs::read_to_string(&path).expect("written");
-    std::fs::write(&path, format!("echo $$ >> {name}.pids\n{text}")).expect("written");
-}
-
-fn processes(folder: &Path, name: &str) -> Vec<String> {
-    let pids = std::fs::read_to_string(folder.join(format!("{name}.pids"))).unwrap_or_default();
-    pids.lines().map(str::to_owned).collect()
+    record_processes(folder, name);
 }
 
 /// Replaces a file by rename, as most editors do.

@@ -2,29 +2,12 @@
 //! latter.
 
 use std::io::Write;
-use std::path::Path;
 
 use super::operating::Served;
-use super::{folder, runs, script, scripted, serve, stdio, weir};
-use crate::lab::blocking::{make_pipe, read_pipe, write_pipe};
+use super::sleeping::prepare;
+use super::{folder, processes, runs, scripted, serve, stdio, weir};
+use crate::lab::blocking::{read_pipe, write_pipe};
 use crate::lab::wait_until;
-
-/// Server with a tool, each of whose processes adds its id to `hub.pids`. A call waits for the
-/// test.
-fn prepare(folder: &Path) {
-    let tools = r#""result":{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}"#;
-    let call = r#"'$(echo called > called; read -r _ < go)'"result":{"content":[]}"#;
-    script(folder, "hub", &[("tools/list", tools), ("tools/call", call)]);
-    ["called", "go"].iter().for_each(|name| make_pipe(&folder.join(name)));
-    let path = folder.join("hub.sh");
-    let text = std::fs::read_to_string(&path).expect("it was written");
-    std::fs::write(&path, format!("echo $$ >> hub.pids\n{text}")).expect("written");
-}
-
-fn processes(folder: &Path) -> Vec<String> {
-    let pids = std::fs::read_to_string(folder.join("hub.pids")).unwrap_or_default();
-    pids.lines().map(str::to_owned).collect()
-}
 
 #[test]
 fn an_upstream_starts_again_without_being_missed() {
@@ -32,7 +15,7 @@ fn an_upstream_starts_again_without_being_missed() {
     let folder = served.folder.path();
     let lists = || served.post_about("tools/list", None);
     wait_until("it is listed", || lists().contains("hub__t"));
-    let before = processes(folder);
+    let before = processes(folder, "hub");
 
     // A call in flight ends as if nothing had happened.
     let (code, out, err) = std::thread::scope(|scope| {
@@ -40,7 +23,7 @@ fn an_upstream_starts_again_without_being_missed() {
         read_pipe(folder.join("called"));
         let restarted = served.weir(&["restart", "hub", "--grace", "60"]);
         assert!(lists().contains("hub__t"), "the list stays");
-        wait_until("the next one starts", || processes(folder).len() == 2);
+        wait_until("the next one starts", || processes(folder, "hub").len() == 2);
         write_pipe(folder.join("go"));
         let reply = call.join().expect("no panic");
         assert!(reply.contains("\"content\":[]"), "{reply}");
@@ -49,7 +32,7 @@ fn an_upstream_starts_again_without_being_missed() {
     assert_eq!((code, &*err), (0, ""), "{out}");
     assert!(out.contains("hub is started again"), "{out}");
     wait_until("the former process ends", || !runs(&before[0]));
-    assert!(runs(&processes(folder)[1]));
+    assert!(runs(&processes(folder, "hub")[1]));
 
     let (code, _, err) = served.weir(&["restart", "hab"]);
     assert_eq!((code, &*err), (2, "weir: no upstream `hab`; did you mean `hub`?\n"));
@@ -68,7 +51,7 @@ fn a_call_that_takes_longer_than_the_grace_is_ended() {
         let reply = call.join().expect("no panic");
         assert!(reply.contains("may have been carried out"), "{reply}");
     });
-    let first = processes(folder).remove(0);
+    let first = processes(folder, "hub").remove(0);
     wait_until("the former process ends", || !runs(&first));
 }
 
@@ -110,13 +93,13 @@ fn what_a_client_has_started_is_asked_through_its_socket() {
     let mut second_input = second.child.stdin.take().expect("piped");
     writeln!(second_input, "{list}").expect("it reads");
     assert!(output.wait_for("\"id\":1").contains("hub__t"));
-    let before = processes(folder).len();
+    let before = processes(folder, "hub").len();
     let (code, out, err) = weir(folder, &["restart", "hub"]);
     assert_eq!((code, &*err), (0, ""), "{out}");
     for process in [&first, &second] {
         assert!(out.contains(&format!("process {} of Weir", process.pid())), "{out}");
     }
-    wait_until("each has another", || processes(folder).len() == before + 2);
+    wait_until("each has another", || processes(folder, "hub").len() == before + 2);
 
     // One that was killed is not missed; the other one leaves nothing.
     first.child.kill().expect("killed");

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::operating::Served;
-use super::{runs, script, scripted, was_started};
+use super::{processes, record_processes, runs, script, scripted, was_started};
 use crate::lab::blocking::{make_pipe, read_pipe, write_pipe};
 use crate::lab::wait_until;
 
@@ -12,16 +12,15 @@ fn config() -> String {
     format!("{}lazy = true\ntimeouts.idle = \"1s\"\n", scripted("hub"))
 }
 
-fn prepare(folder: &Path) {
+/// Writes the script of the server, which records its processes.
+pub(super) fn prepare(folder: &Path) {
     let tools = r#""result":{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}"#;
     // Reports the call through one named pipe, and responds after a line from another, so that the
     // server is not idle until the test has looked at it.
     let call = r#"'$(echo called > called; read -r _ < go)'"result":{"content":[]}"#;
     script(folder, "hub", &[("tools/list", tools), ("tools/call", call)]);
     ["called", "go"].iter().for_each(|name| make_pipe(&folder.join(name)));
-    let path = folder.join("hub.sh");
-    let text = std::fs::read_to_string(&path).expect("it was written");
-    std::fs::write(&path, format!("echo $$ > hub.pid\n{text}")).expect("written");
+    record_processes(folder, "hub");
 }
 
 /// Waits until the upstream has this state, and returns the whole status.
@@ -57,7 +56,7 @@ fn a_kept_catalog_is_shown_the_first_call_starts_the_child_and_after_a_while_it_
         let reply = scope.spawn(|| served.post_about("tools/call", Some("hub__t")));
         // The call has reached the server.
         read_pipe(folder.join("called"));
-        let child = std::fs::read_to_string(folder.join("hub.pid")).expect("it was started");
+        let child = processes(folder, "hub").pop().expect("it was started");
         assert!(runs(child.trim()));
         state(&served, "up");
         write_pipe(folder.join("go"));

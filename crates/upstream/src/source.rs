@@ -56,23 +56,35 @@ pub enum UpstreamSource {
 }
 
 impl UpstreamSource {
-    /// Returns what the server was given and may be a secret, which it may repeat in its texts.
-    pub(crate) fn secrets(&self) -> Vec<&str> {
+    /// Returns what the configuration gives the server and may be a secret, whatever its length:
+    /// values of variables, parts of headers and of the query, and the secret of the account.
+    pub fn configured_secrets(&self) -> Vec<&str> {
         match self {
-            Self::Process(command) => command.secrets().collect(),
+            Self::Process(command) => command.env.iter().map(|(_, value)| value.expose()).collect(),
             Self::Http { url, headers, account, .. } => {
                 let query = url.query().unwrap_or_default().split('&');
                 let query = query.filter_map(|pair| pair.split_once('=')).map(|(_, value)| value);
-                // Of a header like `Bearer …` the secret is the part behind the scheme.
+                // Of a header like `Bearer …` the server knows the part behind the scheme.
                 let headers = headers.values().filter_map(|value| value.to_str().ok());
                 let headers = headers.flat_map(|value| value.split(' ').chain([value]));
                 let account = account.as_ref().and_then(|account| account.client_secret());
-                let account = account.map(Secret::expose);
-                let all = query.chain(headers).chain(account);
+                query.chain(headers).chain(account.map(Secret::expose)).collect()
+            }
+            Self::OnOneReplica { settings, .. } => settings.source.configured_secrets(),
+            Self::Library { .. } | Self::Notice { .. } | Self::Unresolved { .. } => Vec::new(),
+        }
+    }
+
+    /// Returns what is replaced in texts of the server, which may repeat it: words and numbers are
+    /// not.
+    pub(crate) fn secrets(&self) -> Vec<&str> {
+        match self {
+            Self::Process(command) => command.secrets().collect(),
+            Self::OnOneReplica { settings, .. } => settings.source.secrets(),
+            _ => {
+                let all = self.configured_secrets().into_iter();
                 all.filter(|value| value.len() >= MIN_SECRET_BYTES).collect()
             }
-            Self::OnOneReplica { settings, .. } => settings.source.secrets(),
-            Self::Library { .. } | Self::Notice { .. } | Self::Unresolved { .. } => Vec::new(),
         }
     }
 }

@@ -43,15 +43,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let options = options(true);
     let client_name = args.client.as_deref();
     let loading = async {
-        match args.strict {
-            true => args.config.load(&options).await,
-            false => args.config.load_or_stand_in(&options, client_name).await,
+        if !args.strict {
+            return args.config.load_or_stand_in(&options, client_name).await;
         }
+        let loaded = args.config.load(&options).await?;
+        client_name.map_or(Ok(()), |client| check_client(&loaded.config, client))?;
+        Ok(loaded)
     };
     let LoadedConfig { config, source, files } = signals.run_until_signal(loading).await?;
-    if let Some(client) = client_name {
-        check_client(&config, client)?;
-    }
     crate::cli::server::log::start_for_stdio(&config.log, &config.warnings);
     if config.fleet.is_some() {
         tracing::info!("this process serves one client, and is no replica of the [fleet]");
