@@ -1,6 +1,6 @@
 //! Checks and tests of a day: format and clippy, the builds, then three lanes side by side.
 //!
-//! The suites that wait have the processors first, then those that compute; the counts take what is
+//! The suites that wait and the counts have the processors first, and those that compute take what is
 //! left of them. No test of a day measures time so narrowly that it needs the machine alone.
 
 use std::collections::BTreeMap;
@@ -228,7 +228,7 @@ fn counts() -> Outcome {
     }
     let mut command = Command::new(root().join("dev"));
     command.args(["counts", "--by-day"]);
-    let outcome = step::run("counts", step::nice(&command, COUNTING));
+    let outcome = step::run("counts", command);
     if let (0, Some(present)) = (outcome.failed, present) {
         // If it cannot be written, they are counted again.
         let _ = std::fs::write(stamp, present);
@@ -236,12 +236,11 @@ fn counts() -> Outcome {
     outcome
 }
 
-/// Niceness of the suites that compute, so that those that wait have the processors first. Beside
-/// another build on both processors, each of their threads gets a third of one: with more niceness,
-/// the counts would not end within the time of a step.
-const COMPUTING: &str = "2";
-/// Niceness of the counts.
-const COUNTING: &str = "3";
+/// Niceness of the suites that compute, so that those that wait have the processors first, and the
+/// counts, which for the most part compile one package after the other. Beside another build on
+/// both processors, each of their threads gets a quarter of one: with more niceness, they would not
+/// end within the time of a step.
+const COMPUTING: &str = "4";
 
 #[cfg(test)]
 mod tests {
