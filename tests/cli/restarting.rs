@@ -93,13 +93,14 @@ fn what_a_client_has_started_is_asked_through_its_socket() {
     let mut second_input = second.child.stdin.take().expect("piped");
     writeln!(second_input, "{list}").expect("it reads");
     assert!(output.wait_for("\"id\":1").contains("hub__t"));
-    let before = processes(folder, "hub").len();
+    // The list of the second one is that of the first, and says nothing about its process.
+    wait_until("each has a process", || processes(folder, "hub").len() == 2);
     let (code, out, err) = weir(folder, &["restart", "hub"]);
     assert_eq!((code, &*err), (0, ""), "{out}");
     for process in [&first, &second] {
         assert!(out.contains(&format!("process {} of Weir", process.pid())), "{out}");
     }
-    wait_until("each has another", || processes(folder, "hub").len() == before + 2);
+    wait_until("each has another", || processes(folder, "hub").len() == 4);
 
     // One that was killed is not missed; the other one leaves nothing.
     first.child.kill().expect("killed");

@@ -1,7 +1,7 @@
 //! Checks and tests of a day: format and clippy, the builds, then three lanes side by side.
 //!
-//! The suites that wait and the counts have the processors first, and those that compute take what is
-//! left of them. No test of a day measures time so narrowly that it needs the machine alone.
+//! The suites that wait and the counts have the processors first, and those that compute take what
+//! is left of them. No test of a day measures time so narrowly that it needs the machine alone.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -97,6 +97,10 @@ const COUNTED: [Counted; 11] = [
     counted("list_modern", RequestKind::Walk, Era::Modern),
 ];
 
+/// Most counts of a call whose count differs from the committed one: beside other work, the tasks
+/// that are awake at a time are others.
+const MAX_COUNTS: usize = 3;
+
 /// Number of connections.
 const CONNECTIONS: usize = 8;
 /// Calls of each connection in the shorter and in the longer run.
@@ -106,18 +110,26 @@ const CALLS: [usize; 2] = [25, 150];
 /// `_allocations` and the number of its allocations. With `--compare` it prints each figure of the
 /// file beside the committed one.
 pub(crate) async fn run(arguments: &Arguments) -> io::Result<()> {
+    let committed = arguments.compare.as_deref().map(fs::read_to_string).transpose()?;
+    let committed = committed.unwrap_or_default();
     let mut figures = Vec::new();
     let by_day = |counted: &&Counted| !arguments.by_day || counted.counts == 1;
     let named = COUNTED.iter().filter(|counted| counted.name.starts_with(&arguments.only));
     for counted in named.filter(by_day) {
         let mut least: Option<Total> = None;
-        for _ in 0..counted.counts {
+        for number in 1..=MAX_COUNTS {
             let cost = cost(counted, arguments).await?;
             let smaller = |least: Total| Total {
                 instructions: least.instructions.min(cost.instructions),
                 allocations: least.allocations.min(cost.allocations),
             };
-            least = Some(least.map_or(cost, smaller));
+            let present = least.map_or(cost, smaller);
+            least = Some(present);
+            let is_as_committed =
+                figures::is_as_committed(&committed, counted.name, present.instructions);
+            if number >= counted.counts && is_as_committed != Some(false) {
+                break;
+            }
         }
         let cost = least.unwrap_or_default();
         figures.push((counted.name.to_owned(), cost.instructions));

@@ -41,7 +41,7 @@ pub(super) fn compare(
             None => count_path(name, arguments)?,
         };
         println!("{name}: {figure}, {committed} committed");
-        if 100 * figure.abs_diff(committed) > TOLERANCE_PERCENT * committed {
+        if !is_close(figure, committed) {
             differences.push(format!("{name} takes {figure} instead of {committed}"));
         }
         let _ = writeln!(written, "{name} {figure}");
@@ -64,6 +64,17 @@ pub(super) fn compare(
     }
     let remedy = "if that is intended, run ./dev counts --write and explain it in the commit";
     Err(io::Error::other(format!("{}: {remedy}", differences.join("; "))))
+}
+
+/// Returns whether a figure is within 3 % of the committed one, `None` if none is committed.
+pub(super) fn is_as_committed(committed: &str, name: &str, figure: u64) -> Option<bool> {
+    let mut rows = committed.lines().filter_map(|line| line.split_once(' '));
+    let (_, committed) = rows.find(|(row, _)| *row == name)?;
+    Some(is_close(figure, committed.trim().parse().ok()?))
+}
+
+fn is_close(figure: u64, committed: u64) -> bool {
+    100 * figure.abs_diff(committed) <= TOLERANCE_PERCENT * committed
 }
 
 /// Instructions of a path of the program, once.
