@@ -5,8 +5,9 @@
 
 use toml_edit::{InlineTable, Table, Value};
 
-use crate::cli::clients::init::secrets::{self, SecretLocation, SecretStore, secret_name};
+use crate::cli::clients::init::secrets::{SecretLocation, SecretStore, secret_name};
 use crate::cli::clients::variables::{TranslateContext, Translated, translate, variable_name};
+use weir_base::secrets::secret_shape;
 
 /// Writer of the table of one upstream. [`super::mapping`] writes its keys.
 pub(super) struct UpstreamWriter<'a> {
@@ -45,7 +46,9 @@ impl<'a> UpstreamWriter<'a> {
             self.note(format!("{what}: {note}"));
         }
         for (variable, default) in translated.defaults.clone() {
-            if secrets::is_secret(name, &default) || secrets::is_secret(&variable, &default) {
+            if secret_shape::is_secret(name, &default)
+                || secret_shape::is_secret(&variable, &default)
+            {
                 translated.drop_default(&variable, &default);
                 self.note(format!(
                     "{what}: a secret was the default of {variable}: set that variable"
@@ -90,7 +93,7 @@ impl<'a> UpstreamWriter<'a> {
             return reference_to("env", variable);
         }
         if translated.has_variables() {
-            if literal.split_whitespace().any(secrets::looks_secret) {
+            if literal.split_whitespace().any(secret_shape::looks_secret) {
                 let variable = variable_name(name);
                 self.note(format!(
                     "{key}.{name}: it contained a secret beside a variable: set {variable} to the \
@@ -100,7 +103,7 @@ impl<'a> UpstreamWriter<'a> {
             }
             return written.as_str().into();
         }
-        match secrets::is_secret(name, literal) {
+        match secret_shape::is_secret(name, literal) {
             true => self.move_secret(key, name, literal),
             false => written.as_str().into(),
         }
@@ -169,7 +172,7 @@ impl<'a> UpstreamWriter<'a> {
             }
             let held = match held.contains("://") || held.contains("${") {
                 true => self.clean_url(held, "args"),
-                false if secrets::is_secret(&plain, held) => {
+                false if secret_shape::is_secret(&plain, held) => {
                     self.move_embedded_secret(&format!("args: `{name}`"), &plain, held)
                 }
                 false => held.to_owned(),
@@ -182,10 +185,10 @@ impl<'a> UpstreamWriter<'a> {
         if text.contains("${") || text.starts_with('-') || text.is_empty() {
             return text;
         }
-        if before.starts_with('-') && !is_header && secrets::names_a_secret(option) {
+        if before.starts_with('-') && !is_header && secret_shape::names_a_secret(option) {
             return self.move_embedded_secret(&format!("args: `{before}`"), option, &text);
         }
-        if secrets::looks_secret_as_argument(&text) {
+        if secret_shape::looks_secret_as_argument(&text) {
             return self.move_embedded_secret("args: an argument", "argument", &text);
         }
         text
@@ -196,7 +199,7 @@ impl<'a> UpstreamWriter<'a> {
         let Some((path, query)) = url.split_once('?') else { return self.clean_path(url, key) };
         let path = self.clean_path(path, key);
         let pairs = query.split('&').map(|pair| match pair.split_once('=') {
-            Some((name, text)) if !text.contains("${") && secrets::is_secret(name, text) => {
+            Some((name, text)) if !text.contains("${") && secret_shape::is_secret(name, text) => {
                 let variable = self.move_embedded_secret(&format!("{key}: `{name}`"), name, text);
                 format!("{name}={variable}")
             }
@@ -220,7 +223,7 @@ impl<'a> UpstreamWriter<'a> {
                     self.move_embedded_secret(&format!("{key}: the URL"), "password", password);
                 format!("{user}:{password}@{host}")
             }
-            _ if secrets::looks_secret_as_path(part) => {
+            _ if secret_shape::looks_secret_as_path(part) => {
                 self.move_embedded_secret(&format!("{key}: the path"), "path", part)
             }
             _ => part.to_owned(),
