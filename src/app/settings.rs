@@ -209,9 +209,10 @@ pub(super) fn snapshot_parts(
     }
 }
 
-/// Returns the secrets of the configuration that an upstream's server knows.
+/// Returns the secrets of the configuration that an upstream's server knows, with parts of them.
 fn secrets(upstream: &config::UpstreamConfig) -> Vec<Secret> {
-    let known = upstream.settings.source.configured_secrets().into_iter().map(Secret::from);
+    let source = &upstream.settings.source;
+    let known = source.configured_secrets().into_iter().map(Secret::from).chain(source.secrets());
     upstream.file_contents.iter().cloned().chain(known).collect()
 }
 

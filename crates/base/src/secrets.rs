@@ -1,5 +1,6 @@
 //! Secrets: texts that are never displayed, sealing, hashes and keys.
 
+pub mod given_secrets;
 pub mod pem;
 pub mod sealing;
 pub mod secret;

@@ -104,7 +104,7 @@ impl Upstream {
             status: status_sender,
             changes: change_sender,
             health: Arc::clone(&health),
-            secrets: SecretPatterns::new(settings.source.secrets()),
+            secrets: SecretPatterns::of_request(&settings.source.secrets()),
         };
         match &settings.source {
             UpstreamSource::Library { dir } => {

@@ -7,7 +7,7 @@ use hyper::{HeaderMap, Uri};
 
 use crate::Settings;
 use crate::connect::{ChildCommand, Egress};
-use crate::process::child_command::MIN_SECRET_BYTES;
+use weir_base::secrets::given_secrets::GivenSecrets;
 use weir_base::secrets::secret::Secret;
 use weir_base::secrets::sha256::sha256;
 use weir_base::text::hex::hex;
@@ -75,17 +75,26 @@ impl UpstreamSource {
         }
     }
 
-    /// Returns what is replaced in texts of the server, which may repeat it: words and numbers are
-    /// not.
-    pub(crate) fn secrets(&self) -> Vec<&str> {
+    /// Returns what is replaced in texts of the server, which may repeat it: what it is given and
+    /// may be a secret, with the parts of each. Short words and numbers are not among them.
+    pub fn secrets(&self) -> Vec<Secret> {
+        let mut given = GivenSecrets::default();
         match self {
-            Self::Process(command) => command.secrets().collect(),
-            Self::OnOneReplica { settings, .. } => settings.source.secrets(),
-            _ => {
-                let all = self.configured_secrets().into_iter();
-                all.filter(|value| value.len() >= MIN_SECRET_BYTES).collect()
+            Self::Process(command) => return command.secrets(),
+            Self::OnOneReplica { settings, .. } => return settings.source.secrets(),
+            Self::Http { url, headers, account, .. } => {
+                given.add_urls(&url.to_string());
+                let query = url.query().unwrap_or_default().split('&');
+                let values = query.filter_map(|pair| pair.split_once('='));
+                values.for_each(|(_, value)| given.add_encoded(value));
+                let headers = headers.values().filter_map(|value| value.to_str().ok());
+                headers.for_each(|value| given.add_header(value));
+                let account = account.as_ref().and_then(|account| account.client_secret());
+                account.iter().for_each(|secret| given.add_value(secret.expose()));
             }
+            Self::Library { .. } | Self::Notice { .. } | Self::Unresolved { .. } => {}
         }
+        given.into_vec()
     }
 }
 

@@ -69,7 +69,7 @@ impl SecretPatterns {
         Self { patterns, is_part, is_first, escapes, longest }
     }
 
-    /// Prepares the search for the secrets of a request.
+    /// Prepares the search for the secrets of a request, or of a server.
     pub fn of_request(secrets: &[Secret]) -> Self {
         Self::new(secrets.iter().map(Secret::expose))
     }

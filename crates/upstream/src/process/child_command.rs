@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::Extent;
 use crate::process::search_path;
+use weir_base::secrets::given_secrets::GivenSecrets;
 use weir_base::secrets::secret::Secret;
 
 /// Command line and environment of a child process. Comes from the configuration file only.
@@ -57,19 +58,16 @@ impl ChildCommand {
         command
     }
 
-    /// Returns what the process is given and may be a secret: parts of its arguments, and values of
-    /// its variables of [`MIN_SECRET_BYTES`] or more.
-    pub(crate) fn secrets(&self) -> impl Iterator<Item = &str> {
-        let arguments = self.arg_secrets.iter().map(Secret::expose);
-        let own = self.env.iter().map(|(_, value)| value.expose());
-        // A proxy's password is between these two.
-        let inherited = self.inherited.iter().filter_map(|(_, value)| {
-            let (before, _) = value.expose().rsplit_once('@')?;
-            let (_, user) = before.split_once("://")?;
-            Some([user, user.split_once(':').map_or(user, |(_, password)| password)])
-        });
-        let variables = own.chain(inherited.flatten());
-        arguments.chain(variables.filter(|value| value.len() >= MIN_SECRET_BYTES))
+    /// Returns what the process is given and may be a secret, with the parts of each: of its
+    /// arguments what looks like one, the values of its own variables, and of those that it
+    /// inherits the user information of URLs, which a proxy has.
+    pub(crate) fn secrets(&self) -> Vec<Secret> {
+        let mut given = GivenSecrets::default();
+        self.arg_secrets.iter().for_each(|content| given.add_value(content.expose()));
+        given.add_arguments(self.args.iter().map(Secret::expose));
+        self.env.iter().for_each(|(_, value)| given.add_value(value.expose()));
+        self.inherited.iter().for_each(|(_, value)| given.add_urls(value.expose()));
+        given.into_vec()
     }
 
     /// The working directory, as far as this depends on it.
@@ -96,9 +94,6 @@ fn is_relative(argument: &str, own: &Path) -> bool {
         matches!(path.components().next(), Some(Component::CurDir | Component::ParentDir));
     begins_here || !value.is_empty() && path.is_relative() && own.join(path).exists()
 }
-
-/// Shortest value that is taken for a secret: shorter ones are words and numbers.
-pub(crate) const MIN_SECRET_BYTES: usize = 6;
 
 /// Leaves out arguments, which may be secrets without being marked as such.
 impl fmt::Debug for ChildCommand {

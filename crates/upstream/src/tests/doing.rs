@@ -368,9 +368,10 @@ async fn a_secret_that_a_server_repeats_in_a_refusal_is_not_in_the_reason() {
     let mut settings = Settings { era: Some(Era::Legacy), ..settings(TestTransport::Http) };
     let UpstreamSource::Http { headers, .. } = &mut settings.source else { unreachable!() };
     headers.insert("authorization", HeaderValue::from_static("Bearer canary-token"));
+    headers.insert("x-basic", HeaderValue::from_static("Basic bWU6Y2FuYXJ5LXBhc3N3b3Jk"));
     let mut world = World::start(settings);
     let request = world.post().await;
-    let error = json!({ "code": -32000, "message": "bad token canary-token" });
+    let error = json!({ "code": -32000, "message": "bad token canary-token, me, canary-password" });
     let reply = json!({ "jsonrpc": "2.0", "id": request.id(), "error": error });
     request.json(200, reply);
     let reason = world.down().await;

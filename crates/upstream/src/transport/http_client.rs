@@ -49,8 +49,6 @@ const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Part of what a server says beside a status that is read, and characters that are shown.
 const MAX_SAID_BYTES: usize = 4 * 1024;
 const MAX_SAID_CHARS: usize = 200;
-/// Shortest part of a configured header that is taken for a secret.
-const MIN_SECRET_BYTES: usize = 8;
 
 /// Longest `Retry-After` that is passed on.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
@@ -66,7 +64,7 @@ pub(crate) struct HttpClient {
     pub(crate) dispatcher: Arc<Dispatcher>,
     /// Headers of every request: the configured ones and Weir's own, with those of a message.
     headers: HeaderMap,
-    /// Values of the configured headers.
+    /// Secrets that the server is given and may repeat.
     secrets: Arc<SecretPatterns>,
     /// Cookies that the server has set.
     cookies: Arc<SessionCookies>,
@@ -82,16 +80,16 @@ pub(crate) struct HttpClient {
 }
 
 impl HttpClient {
-    /// Creates a client for the server of the pool.
+    /// Creates a client for the server of the pool, with configured headers, and with what the
+    /// server is given and may repeat.
     pub(crate) fn new(
         pool: Arc<HttpPool>,
         dispatcher: Arc<Dispatcher>,
-        configured: HeaderMap,
+        (configured, secrets): (HeaderMap, SecretPatterns),
         account: Option<Arc<Account>>,
         message_limit: BufferLimit,
     ) -> Self {
         let reply_slots = Arc::new(Semaphore::new(MAX_REPLIES));
-        let secrets = Arc::new(secrets_of(&configured));
         let cookies = Arc::new(SessionCookies::new(&pool.url.to_string()));
         let headers = base_headers(configured, &pool.url);
         let account = account.map(SessionAccount::new);
@@ -100,7 +98,7 @@ impl HttpClient {
             pool,
             dispatcher,
             headers,
-            secrets,
+            secrets: Arc::new(secrets),
             cookies,
             account,
             message_limit,
@@ -459,13 +457,6 @@ fn no_token(error: OAuthError) -> TransportError {
         OAuthError::SignInNeeded(_) => Error::SignInNeeded(text),
         OAuthError::Unavailable(_) | OAuthError::Refused(_) => Error::Unavailable(text),
     })
-}
-
-/// Prepares the search for the values of configured headers: any may be a secret.
-fn secrets_of(configured: &HeaderMap) -> SecretPatterns {
-    let values = configured.values().filter_map(|value| value.to_str().ok());
-    let parts = values.flat_map(str::split_whitespace);
-    SecretPatterns::new(parts.filter(|part| part.len() >= MIN_SECRET_BYTES))
 }
 
 /// Returns the headers of every request to a server.

@@ -39,13 +39,13 @@ impl CrashReport {
 
     /// Replaces what the process was given and may be a secret in a text that it has written.
     pub(crate) fn redact(&self, text: &str) -> String {
-        SecretPatterns::new(self.command.secrets()).redact(text)
+        self.secrets().redact(text)
     }
 
     /// Makes the reason from `how` the process has ended, the stored lines of standard error, and
     /// the first line on standard output that was no message.
     pub(crate) fn describe(&self, how: String, stderr: &[String], stdout: Option<&str>) -> String {
-        let secrets = SecretPatterns::new(self.command.secrets());
+        let secrets = self.secrets();
         let redacted = stderr.iter().map(|line| secrets.redact(line));
         let lines: Vec<_> = redacted.filter(|line| !line.trim().is_empty()).collect();
         if self.is_open.load(Ordering::Relaxed) {
@@ -55,6 +55,10 @@ impl CrashReport {
         let output: Vec<_> = lines.iter().chain(&stdout).map(String::as_str).collect();
         let variables = describe_variables(&self.command, &self.prefix, &output);
         how + &describe_lines(&lines, MAX_LINES) + &variables
+    }
+
+    fn secrets(&self) -> SecretPatterns {
+        SecretPatterns::of_request(&self.command.secrets())
     }
 }
 
@@ -203,12 +207,20 @@ mod tests {
         let pair = |name: &str, value: &str| (name.to_owned(), Secret::from(value));
         let command = ChildCommand {
             withheld: owned(withheld),
+            args: ["--api-key", "canary-6", "--token=canary-7", "-H", "X-Team: canary-8"]
+                .map(Secret::from)
+                .into(),
             arg_secrets: vec!["canary-5".into()],
             inherited: vec![
                 pair("HOME", "/home/ann"),
                 pair("HTTPS_PROXY", "http://ann:canary-4@proxy.lan:3128"),
             ],
-            env: vec![pair("GIVEN_TOKEN", "canary-1"), pair("LOG_LEVEL", "info")],
+            env: vec![
+                pair("GIVEN_TOKEN", "canary-1"),
+                pair("LOG_LEVEL", "info"),
+                pair("GIVEN_KEY", "canary-of-line-1\ncanary-of-line-2\n"),
+                pair("DATABASE_URL", "postgres://me:canary%2B9@db/x"),
+            ],
             ..ChildCommand::default()
         };
         CrashReport::new(&"notion".parse().expect("a name"), command)
@@ -302,6 +314,8 @@ mod tests {
             "token canary-1 is invalid \u{1b}[31m\u{202e}",
             "proxy http://ann:canary-4@proxy.lan:3128 refuses, password canary-4",
             "canary%2D1 canary-1canary-1, --key=canary-5",
+            "canary-6 or canary-7 or canary-8: canary-of-line-2",
+            "password canary+9, as in postgres://me:canary%2B9@db/y",
         ];
         let shown = reason(&["NOTION_TOKEN"], &lines);
         assert!(!shown.contains("canary"), "{shown}");
