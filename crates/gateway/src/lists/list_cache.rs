@@ -6,10 +6,11 @@
 //! program or server are not used.
 //!
 //! Invariants: a file is replaced as a whole or not at all, so several processes may share a
-//! folder; it is readable by its owner only, and contains no secret of the configuration. An
-//! incomplete or too large file, or one of another version, is ignored and replaced. Only lists of
-//! at most [`MAX_BYTES`] are cached, and for one upstream those of its last [`MAX_PER_UPSTREAM`]
-//! settings. Cached lists pass the same checks as new ones.
+//! folder; it is readable by its owner only, and contains no secret of the configuration: marks
+//! replace those that a server repeats. An incomplete or too large file, or one of another version,
+//! is ignored and replaced. Only lists of at most [`MAX_BYTES`] are cached, and for one upstream
+//! those of its last [`MAX_PER_UPSTREAM`] settings. Cached lists are what the server has sent, and
+//! pass the same checks as new ones.
 //!
 //! Decision: docs/decisions/0025-cached-lists.md
 
@@ -22,6 +23,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
+use crate::lists::hidden_secrets::HiddenSecrets;
 use weir_access::catalog::{ListSnapshot, UpstreamInfo};
 use weir_base::files::regular_file;
 use weir_base::json::{self, Object};
@@ -37,7 +39,7 @@ pub(crate) const MAX_BYTES: usize = 32 << 20;
 /// Maximum number of settings of one upstream with cached lists.
 const MAX_PER_UPSTREAM: usize = 8;
 /// Version of the file format.
-const VERSION: &str = "1";
+const VERSION: &str = "2";
 /// Maximum length of a line; a definition is much shorter.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
@@ -49,6 +51,7 @@ pub(crate) struct ListCache {
     name: String,
     /// Prefix of the names of all its files.
     stem: String,
+    secrets: HiddenSecrets,
 }
 
 /// Contents of the cache of one upstream.
@@ -75,7 +78,8 @@ impl ListCache {
         let (name, stem) = (format!("{}-", settings.name), stem(settings));
         let sign_in = sign_in.text().map(|number| format!("-{number}"));
         let stem = stem + &sign_in.unwrap_or_default();
-        Some(Self { folder, name, stem })
+        let secrets = HiddenSecrets::new(settings.source.secrets());
+        Some(Self { folder, name, stem, secrets })
     }
 
     /// Removes the caches of an upstream with these settings for other sign-ins than this one.
@@ -164,7 +168,12 @@ impl ListCache {
         if head.get("version") != Some(VERSION) || head.get_string("of").as_deref() != Some(of) {
             return None;
         }
-        let lines = (0..count.min(MAX_BYTES)).map(|_| object(next()?)).collect::<Option<_>>()?;
+        let hidden = head.get_string("hidden");
+        if hidden.is_some_and(|hidden| *hidden != *self.secrets.digest()) {
+            return None;
+        }
+        let mut line = || object(self.secrets.reveal(next()?)?);
+        let lines = (0..count.min(MAX_BYTES)).map(|_| line()).collect::<Option<_>>()?;
         next().is_none().then_some((head, lines))
     }
 
@@ -175,15 +184,22 @@ impl ListCache {
         cut: Option<&str>,
         lines: impl IntoIterator<Item = Bytes>,
     ) -> io::Result<()> {
-        let (mut text, mut count) = (Vec::new(), 0_usize);
+        let (mut text, mut count, mut has_marks) = (Vec::new(), 0_usize, false);
+        let refuse = |why| {
+            // The existing file is outdated.
+            let _ = fs::remove_file(self.path(of));
+            Err(io::Error::other(why))
+        };
         for line in lines {
+            let Some((line, is_changed)) = self.secrets.hide(line) else {
+                return refuse("it repeats a secret of the configuration");
+            };
+            has_marks |= is_changed;
             text.extend_from_slice(&line);
             text.push(b'\n');
             count += 1;
             if text.len() > MAX_BYTES - 1_024 {
-                // The existing file is outdated.
-                let _ = fs::remove_file(self.path(of));
-                return Err(io::Error::other("the list is too large for the cache"));
+                return refuse("the list is too large for the cache");
             }
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
@@ -194,9 +210,13 @@ impl ListCache {
         let cut = cut.map(json::quote);
         let cut = cut.map(|cut| format!(r#""cut":{},"#, String::from_utf8_lossy(&cut)));
         let cut = cut.unwrap_or_default();
+        let hidden = match has_marks {
+            true => format!(r#""hidden":"{}","#, self.secrets.digest()),
+            false => String::new(),
+        };
         writeln!(
             writer,
-            r#"{{"version":{VERSION},"of":"{of}","private":{is_private},{cut}"lines":{count}}}"#
+            r#"{{"version":{VERSION},"of":"{of}","private":{is_private},{cut}{hidden}"lines":{count}}}"#
         )?;
         writer.write_all(&text)?;
         let file = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -276,10 +296,18 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use crate::lists::list_cache::*;
+    use weir_base::secrets::secret::Secret;
 
     fn cache(folder: &Path, stem: u32) -> ListCache {
+        cache_with(folder, stem, &[])
+    }
+
+    /// Cache of a server that is given these secrets.
+    fn cache_with(folder: &Path, stem: u32, secrets: &[&str]) -> ListCache {
         let name = "hub-".to_owned();
-        ListCache { folder: folder.join("catalog"), stem: format!("{name}{stem:032x}"), name }
+        let secrets = HiddenSecrets::new(secrets.iter().map(|it| Secret::from(*it)).collect());
+        let (folder, stem) = (folder.join("catalog"), format!("{name}{stem:032x}"));
+        ListCache { folder, stem, name, secrets }
     }
 
     fn snapshot(kind: Kind, definitions: &[&'static str], is_private: bool) -> ListSnapshot {
@@ -329,7 +357,7 @@ mod tests {
         let damages: [fn(&str) -> Option<String>; 6] = [
             |_| None,
             |text| Some(text[..text.len() - 1].to_owned()),
-            |text| Some(text.replace("\"version\":1", "\"version\":2")),
+            |text| Some(text.replace("\"version\":2", "\"version\":1")),
             |text| Some(format!("{text}{{}}\n")),
             |text| Some(text.replace("\"name\":\"a\"", "\"name\":7")),
             |text| Some(text.replace("prompts", "tools")),
@@ -354,12 +382,43 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_that_a_server_repeats_is_in_no_file_and_in_the_lists_that_are_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = cache_with(folder.path(), 1, &["canary-1", "can/ary-2"]);
+        write_all(&cache);
+        let text = r#"{"name":"a","description":"with canary-1, as in ?k=canary-1"}"#;
+        cache.write(Kind::Prompt, &snapshot(Kind::Prompt, &[text], false)).expect("written");
+        let info = UpstreamInfo {
+            instructions: Some("use canary-1".into()),
+            ..cache.read().expect("all of it").info
+        };
+        cache.write_info(&info).expect("written");
+        for entry in fs::read_dir(&cache.folder).expect("a folder") {
+            let path = entry.expect("a file").path();
+            let text = fs::read_to_string(&path).expect("it is text");
+            assert!(!text.contains("canary"), "{}: {text}", path.display());
+        }
+        let found = cache.read().expect("all of it");
+        assert_eq!(found.info.instructions.as_deref(), Some("use canary-1"));
+        let prompts = &found.snapshots[Kind::Prompt.index()];
+        assert_eq!(prompts.items[0].definition.to_bytes(), text);
+
+        // The marks of other secrets mean nothing.
+        assert!(cache_with(folder.path(), 1, &["canary-3"]).read().is_none());
+        // In another spelling it cannot be restored, so the list is not cached.
+        let text = r#"{"name":"a","description":"can\/ary-2"}"#;
+        let spelled = snapshot(Kind::Prompt, &[text], false);
+        assert!(cache.write(Kind::Prompt, &spelled).is_err() && cache.read().is_none());
+        assert!(!cache.path("prompts").exists());
+    }
+
+    #[test]
     fn of_one_upstream_the_last_settings_are_kept() {
         let folder = tempfile::tempdir().expect("a folder");
         let of_another = ListCache {
             name: "hub-2-".into(),
             stem: format!("hub-2-{:032x}", 1),
-            folder: folder.path().join("catalog"),
+            ..cache(folder.path(), 1)
         };
         write_all(&of_another);
         (0..12).for_each(|stem| write_all(&cache(folder.path(), stem)));
