@@ -4,6 +4,7 @@
 pub(crate) mod diagnostics;
 pub(crate) mod document;
 pub(crate) mod include;
+mod partly_secret;
 pub(crate) mod report;
 pub(crate) mod rule_locations;
 pub(crate) mod secret_file;

@@ -15,13 +15,12 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use crate::reader::partly_secret::PartlySecret;
 use crate::reader::report::{
     ConfigProblem, ConfigReport, RedactedSource, Severity, Span, ValueError,
 };
 use crate::reader::rule_locations::{RuleLocations, is_below};
-use crate::reader::secret_names::{
-    is_harmless_key, is_like_a_secret, may_hold_secrets, secrets_of_url,
-};
+use crate::reader::secret_names::{is_harmless_key, is_like_a_secret, may_hold_secrets};
 use weir_base::secrets::secret::Secret;
 
 /// Value with its span.
@@ -47,8 +46,8 @@ pub(crate) struct Diagnostics {
     source_files: Vec<SourceFile>,
     entries: RefCell<Vec<Diagnostic>>,
     secrets: RefCell<Vec<Span>>,
-    /// Malformed URLs, of which parts may be secret.
-    urls: RefCell<Vec<Span>>,
+    /// Values of which parts may be secret.
+    partly_secret: RefCell<Vec<PartlySecret>>,
     /// Strings with variables as they are in the file, by the start of their spans.
     source_texts: RefCell<BTreeMap<usize, String>>,
     /// Contents of the secret files in strings, by the start of their spans.
@@ -219,9 +218,27 @@ impl Diagnostics {
     /// Marks user information and query of a malformed URL as secret in all rendered problems.
     pub(crate) fn redact_url(&self, value: &SpannedValue<'_>) {
         match value.get_ref() {
-            DeValue::String(_) => self.urls.borrow_mut().push(value.span()),
+            DeValue::String(_) => {
+                self.partly_secret.borrow_mut().push(PartlySecret::BadUrl(value.span()));
+            }
             _ => self.redact_by_name(false, (false, false), value),
         }
+    }
+
+    /// Marks what may be a secret in the path of a URL.
+    pub(crate) fn redact_path(&self, value: &SpannedValue<'_>) {
+        if value.get_ref().is_str() {
+            self.partly_secret.borrow_mut().push(PartlySecret::Url(value.span()));
+        }
+    }
+
+    /// Marks what may be a secret in the strings of a command line, whose first word may be the
+    /// program.
+    pub(crate) fn redact_arguments(&self, value: &SpannedValue<'_>, begins_with_program: bool) {
+        let strings = plain_values(value).into_iter().filter(|it| it.get_ref().is_str());
+        let spans = strings.map(Spanned::span).collect();
+        let arguments = PartlySecret::Arguments(spans, begins_with_program);
+        self.partly_secret.borrow_mut().push(arguments);
     }
 
     // === Variables ===
@@ -341,17 +358,19 @@ impl Diagnostics {
         self,
         files: impl IntoIterator<Item = &'f ConfigFile>,
     ) -> Vec<ConfigProblem> {
-        let (broken, secrets, urls) = (self.is_broken(), self.secrets.take(), self.urls.take());
+        let (broken, secrets) = (self.is_broken(), self.secrets.take());
+        let partly_secret = self.partly_secret.take();
         let to_source = |(source, file): (&SourceFile, &ConfigFile)| {
             let (name, text) = (file.name.clone(), file.text.as_str());
             match source.format.get() {
                 FileFormat::Toml if !broken => {
                     let here = |s: &&Span| (source.start..source.end()).contains(&s.start);
                     let local = |s: &Span| s.start - source.start..s.end - source.start;
-                    let urls = urls.iter().filter(here).map(local);
-                    let urls = urls.flat_map(|url| secrets_of_url(text, url));
+                    let parts = partly_secret
+                        .iter()
+                        .flat_map(|value| value.find(source.start..source.end(), text));
                     let secrets = secrets.iter().filter(here).map(local);
-                    RedactedSource::redacted(name, text, &secrets.chain(urls).collect::<Vec<_>>())
+                    RedactedSource::redacted(name, text, &secrets.chain(parts).collect::<Vec<_>>())
                 }
                 FileFormat::Toml | FileFormat::Broken => {
                     RedactedSource::redacted_invalid_toml(name, text)

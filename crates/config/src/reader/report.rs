@@ -13,6 +13,7 @@ use std::sync::Arc;
 use annotate_snippets::renderer::Renderer;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Snippet};
 
+use super::partly_secret::has_secret_segment;
 use super::rule_locations::{is_below, join};
 use super::secret_names::{
     HARMLESS_KEYS, HARMLESS_WORDS, SECRET_WORDS, is_like_a_secret, secrets_of_urls,
@@ -254,13 +255,18 @@ fn is_harmless(line: &str) -> bool {
         return !line.contains(['=', '"', '\'']);
     }
     let mut words = words(line);
-    let key = line.split_once('=').map_or("", |(key, _)| key.trim());
+    let (key, value) = line.split_once('=').map_or(("", ""), |(key, value)| (key.trim(), value));
     let starts_harmless = words.next().is_none_or(|first| {
-        HARMLESS_KEYS.contains(&first) || first == key && HARMLESS_WORDS.contains(&first)
+        // A string of a list may be the name of a key.
+        let begins_line = line.trim_start().starts_with(first);
+        let is_command_line = first == "command" && value.trim().contains(char::is_whitespace);
+        begins_line && HARMLESS_KEYS.contains(&first) && !is_command_line
+            || first == key && HARMLESS_WORDS.contains(&first)
     });
-    let continues_harmless =
-        !words.any(|word| SECRET_WORDS.iter().any(|secret| word.starts_with(secret)));
-    starts_harmless && continues_harmless && !(line.contains("://") && line.contains('@'))
+    let is_secret = |word: &str| SECRET_WORDS.iter().any(|secret| word.starts_with(secret));
+    let continues_harmless = !words.any(|word| is_secret(word) || word == "args");
+    let holds_secret = line.contains("://") && line.contains('@') || has_secret_segment(value);
+    starts_harmless && continues_harmless && !holds_secret
 }
 
 /// True if a line begins with a known key, so that it is not the continuation of a text.

@@ -350,6 +350,21 @@ impl<'a> TableReader<'a> {
         }
     }
 
+    /// Marks what may be a secret in the path of the URL of the key.
+    pub(crate) fn redact_path(&self, key: &'a str) {
+        if let Some((_, value)) = self.entry(key) {
+            self.diagnostics.redact_path(value);
+        }
+    }
+
+    /// Marks what may be a secret in the command line of the key, whose first word may be the
+    /// program.
+    pub(crate) fn redact_arguments(&self, key: &'a str, begins_with_program: bool) {
+        if let Some((_, value)) = self.entry(key) {
+            self.diagnostics.redact_arguments(value, begins_with_program);
+        }
+    }
+
     /// Marks the value of the key as secret, except for some keys in it.
     pub(crate) fn redact_except(&self, key: &'a str, visible: &[&str]) {
         match self.get(key).and_then(|value| value.get_ref().as_table()) {

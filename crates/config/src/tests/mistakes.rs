@@ -244,7 +244,7 @@ args = ["x"]
     error: upstreams.c.args: goes with command, not with url
      --> weir.toml:7:8
       |
-    7 | args = ["x"]
+    7 | args = ["*"]
       |        ^^^^^ remove it
     "#);
 }
@@ -1224,6 +1224,39 @@ fn a_value_that_is_no_secret_is_shown_as_it_stands_in_the_file() {
         let line = drawn(written);
         assert!(line.contains(shown), "{written}: {line}");
     }
+}
+
+#[test]
+fn a_literal_secret_of_an_upstream_is_not_shown_beside_a_mistake() {
+    for line in [
+        r#"command = "x", args = ["--token", "hunter2", "-y", "hunter2"], lazzy = 1"#,
+        r#"command = ["npx", "--key=hunter2"]"#,
+        r#"command = "npx hunter2", lazzy = 1"#,
+        r#"command = "x", args = "--token hunter2""#,
+        r#"command = "x", args = [4, "hunter2"]"#,
+        r#"command = "x", args = ["--header", "X-A: hunter2", "${GONE"]"#,
+        r#"command = "x", env = { K = "hunter2" }, lazzy = 1"#,
+        r#"command = "x", env = ["K=hunter2"]"#,
+        r#"url = "https://h/mcp/ghp_hunter2x?key=hunter2", headers = { X = "hunter2" }, lazzy = 1"#,
+        r#"url = "https://h/mcp", headers = "X: hunter2""#,
+    ] {
+        let rendered = mistakes(&format!("[upstreams]\na = {{ {line} }}\n"));
+        assert!(!rendered.contains("hunt"), "{rendered}");
+    }
+    for line in [
+        r#"command = "npx hunter2" x"#,
+        r#"command = npx hunter2"#,
+        r#"command = "x" args = ["hunter2"]"#,
+        r#"    "url", "hunter2""#,
+        r#"url = "https://h/ghp_hunter2x"#,
+    ] {
+        let rendered = mistakes(&format!("[upstreams.a]\n{line}\n"));
+        assert!(rendered.contains("TOML") && !rendered.contains("hunt"), "{rendered}");
+    }
+    // The mistake itself is shown.
+    let rendered =
+        mistakes("[upstreams.a]\ncommand = \"x\"\nargs = [\"--key=${GONE\", \"hunter2\"]\n");
+    assert!(rendered.contains(r#"args = ["--key=${GONE", "*******"]"#), "{rendered}");
 }
 
 #[test]

@@ -236,6 +236,9 @@ pub(super) fn source(
 ) -> ReadSource {
     let kind = source_key(t);
     let UpstreamKeys { command, args, pass_env, url, transport, .. } = UpstreamKeys::read(t);
+    t.redact_arguments("command", true);
+    t.redact_arguments("args", false);
+    t.redact_path("url");
     let dir = folder(t, "prompts_dir", context.on_disk && used);
     let env = env(t, &context.resolver, used);
     let cwd = folder(t, "cwd", context.on_disk && used);
