@@ -256,7 +256,8 @@ impl ReloadTask {
             ReloadOutcome::Unchanged if files == self.active => return,
             ReloadOutcome::Unchanged => {
                 (self.active, self.refused) = (files.clone(), Vec::new());
-                None
+                // A configuration in the place of a file with mistakes is not that of the file.
+                self.components.config().notice().map(str::to_owned)
             }
             ReloadOutcome::Refused(report) => Some(describe_refusal(report)),
             ReloadOutcome::Failed(why) => Some(why.clone()),
@@ -332,7 +333,11 @@ fn apply(
         return ReloadOutcome::Unchanged;
     }
     let kind = PolicyChange::Config { files: files.to_vec(), after_restart: after_restart.clone() };
-    let event = PolicyEvent { changes: changes.clone(), ..PolicyEvent::new(kind, by) };
+    let event = PolicyEvent {
+        changes: changes.clone(),
+        refusal: next.notice().map(str::to_owned),
+        ..PolicyEvent::new(kind, by)
+    };
     if Handle::current().block_on(components.starter.audit.record_policy_first(event)).is_err() {
         let why = "the change cannot be recorded in the audit log, which is mandatory \
                    (`on_error = \"refuse\"` under [audit])";

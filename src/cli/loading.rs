@@ -73,8 +73,7 @@ impl ConfigArgs {
         };
         let files = source.snapshot_files(options).await;
         let read = source.read(options).await;
-        // A pipe cannot be read again.
-        let path = source.file().filter(|_| files.is_some()).unwrap_or(Path::new("")).to_owned();
+        let path = path_to_read_again(&source, files.as_ref());
         let (options, client) = (options.clone(), client.map(str::to_owned));
         let choose = move || usable_or_stand_in(read, &path, &options, client.as_deref());
         let chosen = tokio::task::spawn_blocking(choose).await;
@@ -164,6 +163,11 @@ impl ConfigSource {
         let look = move || ConfigFiles::snapshot(&path, &options);
         tokio::task::spawn_blocking(look).await.ok().flatten()
     }
+}
+
+/// Returns the path of the main file; an empty one if it cannot be read again, such as a pipe.
+pub(crate) fn path_to_read_again(source: &ConfigSource, files: Option<&ConfigFiles>) -> PathBuf {
+    source.file().filter(|_| files.is_some()).unwrap_or(Path::new("")).to_owned()
 }
 
 /// Prints the warnings with their source lines, for people.

@@ -179,12 +179,12 @@ fn nothing_is_recorded_of_one_person_alone() {
 }
 
 /// Events of a log, without time, numbers and hashes of the chain.
-fn events(folder: &Path, log: &str) -> Vec<Value> {
+pub(super) fn events(folder: &Path, log: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(folder.join("state").join(log)).expect("a log");
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-fn of_kind<'e>(events: &'e [Value], kind: &str) -> Vec<&'e Value> {
+pub(super) fn of_kind<'e>(events: &'e [Value], kind: &str) -> Vec<&'e Value> {
     events.iter().filter(|event| event["event"] == kind).collect()
 }
 

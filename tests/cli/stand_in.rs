@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::ChildStdin;
 
+use super::auditing::{events, of_kind};
 use super::lab::lines::Lines;
 use super::lab::weir::Weir;
 use super::reloading::replace_file;
@@ -157,6 +158,63 @@ fn an_audit_log_that_the_file_wants_is_not_left_out_after_a_correction() {
     let list = client.request("tools/list", "{}");
     assert!(list.contains(TOOL), "{list}");
     client.end();
+}
+
+#[test]
+fn an_audit_log_that_cannot_be_opened_is_told_to_the_client() {
+    let recorded = |state: &str, path: &str| {
+        format!("[state]\ndir = \"{state}\"\n[audit]\nenabled = true\n{path}{LIBRARY}")
+    };
+    for (state, path, said) in [
+        ("state", "path = \"-\"\n", "standard output belongs to the protocol"),
+        ("prompts/greeting.md", "", "audit.jsonl"),
+        ("state", "path = \"/dev/null/audit.jsonl\"\n", "/dev/null/audit.jsonl"),
+    ] {
+        let text = recorded(state, path);
+        let folder = folder(&text);
+        let (code, out, err) = weir(folder.path(), &["stdio", "--strict"]);
+        assert!(code == 78 && out.is_empty() && err.contains(said), "{code}: {out}{err}");
+
+        let mut client = Client::new(folder.path(), &[]);
+        assert!(client.introduction.contains(said), "{}", client.introduction);
+        let list = client.request("tools/list", "{}");
+        assert!(list.contains(TOOL) && list.contains("restart the client"), "{list}");
+        // Nothing is served without the log.
+        replace_file(folder.path(), "weir.toml", &recorded("state", ""));
+        client.weir.wait_for_log("the mistake was in [audit] or [state]");
+        let list = client.request("tools/list", "{}");
+        assert!(list.contains(TOOL), "{list}");
+        client.end();
+
+        let mut client = Client::new(folder.path(), &[]);
+        let prompts = client.request("prompts/list", "{}");
+        assert!(prompts.contains("house__greeting"), "{prompts}");
+        client.end();
+    }
+}
+
+#[test]
+fn a_configuration_in_the_place_of_a_file_with_mistakes_is_recorded_as_refused() {
+    let rest = format!("[state]\ndir = \"state\"\n[audit]\nenabled = true\n{LIBRARY}");
+    let folder = folder(&format!("{rest}[servr]\n"));
+    let mut client = Client::new(folder.path(), &[]);
+    for text in [format!("{rest}[serv]\n"), rest] {
+        replace_file(folder.path(), "weir.toml", &text);
+        client.changed_tools();
+    }
+    client.end();
+    let events = events(folder.path(), "audit.jsonl");
+    let configs = of_kind(&events, "config");
+    let seen: Vec<_> =
+        configs.iter().map(|it| (it["by"].as_str(), it["outcome"].as_str())).collect();
+    let [start, file] = ["start", "file"].map(Some);
+    let [refused, ok] = ["refused", "ok"].map(Some);
+    assert_eq!(seen, [(start, refused), (file, refused), (file, ok)], "{configs:?}");
+    for (at, table) in ["servr", "serv"].into_iter().enumerate() {
+        let reason = configs[at]["reason"].as_str().unwrap_or_default();
+        assert!(reason.contains(table), "{reason}");
+    }
+    assert!(of_kind(&events, "started")[0]["files"].is_null(), "{events:?}");
 }
 
 #[test]

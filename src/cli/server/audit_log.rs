@@ -7,7 +7,7 @@ use crate::cli::exit::Failure;
 use crate::cli::output;
 use crate::cli::output::render::sanitize_line;
 use weir_config::Config;
-use weir_record::audit::{Audit, FileHash, OnError, PolicyEvent, Writer};
+use weir_record::audit::{Audit, FileHash, OnError, PolicyChange, PolicyEvent, Writer};
 
 /// Opens the audit log of a configuration, if requests are recorded.
 pub(crate) fn open(
@@ -91,6 +91,13 @@ impl CommandLog {
     fn write(&mut self, event: PolicyEvent) -> std::io::Result<()> {
         self.log.as_mut().map_or(Ok(()), |(_, writer)| writer.write_now(event))
     }
+}
+
+/// Records that the configuration of the start is refused, and another one is in its place.
+pub(crate) fn record_refused_start(audit: &Audit, files: Vec<FileHash>, why: &str) {
+    let kind = PolicyChange::Config { files, after_restart: Vec::new() };
+    let refusal = Some(why.to_owned());
+    audit.record_policy(PolicyEvent { refusal, ..PolicyEvent::new(kind, "start") });
 }
 
 /// Opens the audit log for `weir stdio`: only if it is enabled explicitly, and never on standard

@@ -17,7 +17,9 @@ use crate::cli::server::audit_log;
 use crate::cli::server::reload_triggers::{self, SighupStream, StandIn};
 use crate::cli::server::signals::Signals;
 use weir_base::secrets::sealing::SealingKeys;
+use weir_config::Config;
 use weir_downstream::{read_handshake, stdio};
+use weir_record::audit::{Audit, FileHash, Writer};
 use weir_upstream::connect::system::System;
 
 /// Arguments of `weir stdio`.
@@ -56,13 +58,21 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         tracing::info!("this process serves one client, and is no replica of the [fleet]");
     }
     // Files are opened on a blocking thread, so that this one can react to signals.
-    let config = Arc::new(config);
-    let settings = Arc::clone(&config);
     let hashes = files.as_ref().map(ConfigFiles::hashes).unwrap_or_default();
-    let open_log = move || audit_log::open_log_for_stdio(&settings, hashes);
-    let log = signals.run_blocking(open_log).await?;
+    let stand_in = {
+        let path = loading::path_to_read_again(&source, files.as_ref());
+        let client_name = args.client.clone();
+        move |why| loading::usable_or_stand_in(Err(why), &path, &options, client_name.as_deref()).0
+    };
+    let of_start = hashes.clone();
+    let open_log = move || open_log(config, of_start, args.strict, stand_in);
+    let (config, log) = signals.run_blocking(open_log).await?;
+    let config = Arc::new(config);
     if let Some((audit, _)) = &log {
         signals.record_in(audit.clone());
+        if let Some(why) = config.notice() {
+            audit_log::record_refused_start(audit, hashes, why);
+        }
     }
     // The client's first message decides how the upstreams are opened.
     let reading = read_handshake(tokio::io::stdin(), config.server.max_body);
@@ -115,6 +125,34 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     signals.close_app(app).await;
     Ok(())
 }
+
+/// Opens the audit log. If that fails, the configuration cannot be used: unless `is_strict`, the
+/// one of `stand_in` tells the client why, without a log. Blocks.
+fn open_log(
+    mut config: Config,
+    hashes: Vec<FileHash>,
+    is_strict: bool,
+    stand_in: impl FnOnce(Failure) -> Config,
+) -> Result<(Config, Option<(Audit, Writer)>), Failure> {
+    // Files that are refused are no part of the first line.
+    let hashes = if config.is_stand_in() { Vec::new() } else { hashes };
+    let failure = match audit_log::open_log_for_stdio(&config, hashes) {
+        Ok(log) => return Ok((config, log)),
+        Err(failure) if is_strict => return Err(failure),
+        Err(failure) => failure,
+    };
+    output::print_failure(&failure, false);
+    // One that stands in already tells of another mistake.
+    if !config.is_stand_in() {
+        config = stand_in(Failure::NoConfig(format!("{failure}; {RESTART_THEN}")));
+    }
+    // A log is opened at a start only: no configuration that needs it may follow.
+    config.audit.enabled = Some(false);
+    Ok((config, None))
+}
+
+/// Last step after a mistake that a reload cannot remove.
+const RESTART_THEN: &str = "then restart the client, which starts Weir";
 
 /// Message for a user who typed the command.
 const STARTED_BY_HAND: &str = "\
