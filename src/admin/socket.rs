@@ -16,6 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, socket};
 use rustix::process::geteuid;
 use rustix::system::uname;
 use serde::{Deserialize, Serialize};
@@ -127,7 +130,8 @@ pub fn find(state: &Path, configuration: &str) -> Vec<PathBuf> {
     found.into_iter().rev().take(MAX_PROCESSES).map(|(_, path)| path).collect()
 }
 
-/// Connects to a socket for a request of an operator.
+/// Connects to a socket for a request of an operator. Fails at once if so many others wait for the
+/// process that no more can.
 pub async fn connect(path: &Path) -> io::Result<UnixStream> {
     use tokio::io::AsyncWriteExt;
 
@@ -170,10 +174,16 @@ fn check_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns whether nothing listens at a socket.
+/// Returns whether nothing listens at a socket. Does not wait for a process that is stopped while
+/// others wait for it.
 fn is_refused(path: &Path) -> bool {
-    let connected = std::os::unix::net::UnixStream::connect(path);
-    connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    let connect = || -> Result<(), Errno> {
+        let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+        fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
+        fcntl_setfl(&socket, OFlags::NONBLOCK)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
+    };
+    connect() == Err(Errno::CONNREFUSED)
 }
 
 /// Returns the part of a name that the processes of one configuration on one machine share. A home
@@ -227,6 +237,26 @@ mod tests {
         assert_eq!(find(state, "/a"), [left]);
         let socket = AdminSocket::open(state, "/a").expect("opened");
         assert_eq!(find(state, "/a"), std::slice::from_ref(&socket.path));
+    }
+
+    #[tokio::test]
+    async fn a_stopped_process_for_which_many_wait_holds_up_nobody() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = folder.path().join(FOLDER);
+        DirBuilder::new().mode(0o700).create(&run).expect("made");
+        let path = run.join(format!("{}.1.sock", identity("/a")));
+        // It accepts nothing, so one connection more than its backlog fills it.
+        let stopped = socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
+        let address = SocketAddrUnix::new(path.as_path()).expect("it is short");
+        rustix::net::bind(&stopped, &address).expect("bound");
+        rustix::net::listen(&stopped, 0).expect("it listens");
+        let mut waiting = Vec::new();
+        while let Ok(stream) = UnixStream::connect(&path).await {
+            waiting.push(stream);
+        }
+        assert!(connect(&path).await.is_err());
+        let socket = AdminSocket::open(folder.path(), "/a").expect("opened");
+        assert!(path.exists() && find(folder.path(), "/a").contains(&socket.path));
     }
 
     #[tokio::test]
