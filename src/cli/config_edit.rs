@@ -2,7 +2,7 @@
 //!
 //! Invariants: a command changes the one table that it names, and the meaning of everything else
 //! is compared after the edit; a file that is read-only, or that was changed in the meantime, is
-//! not replaced.
+//! not replaced, and no other one of the same change either.
 
 pub(super) mod keys;
 mod line_ends;
@@ -16,8 +16,10 @@ use toml::Table as Meaning;
 
 use super::clients::document::{self, FileText};
 use super::exit::Failure;
+use super::files::PreparedFile;
+use super::output::render::sanitize_line;
 use super::{files, loading};
-use named_table::NamedTable;
+use named_table::{EditedFile, NamedTable};
 use weir_config::Config;
 
 /// Files of one configuration, the main file first.
@@ -91,13 +93,70 @@ fn read(file: &Path) -> Result<FileText, Failure> {
     document::read(file)?.ok_or_else(|| Failure::Usage(format!("{} is gone", file.display())))
 }
 
-/// Replaces the text of one of the files, and returns the path of a copy of the former one.
-fn replace_with_copy(file: &Path, old: &FileText, new: &str) -> Result<PathBuf, Failure> {
-    let copy = files::back_up_file(file)?;
-    let replaced = document::replace(file, Some(old), new);
+/// Edit of one of the files.
+struct FileEdit {
+    file: PathBuf,
+    old: FileText,
+    edited: EditedFile,
+}
+
+/// Prepares the new texts of all files: one that cannot be written is found before any is replaced.
+fn prepare_all(edits: &[FileEdit]) -> Result<Vec<PreparedFile>, Failure> {
+    let prepare =
+        |edit: &FileEdit| document::prepare(&edit.file, Some(&edit.old), &edit.edited.text);
+    edits.iter().map(prepare).collect()
+}
+
+/// Replaces the texts of all files or, if one cannot be written, of none, after a copy of each.
+/// Returns the paths of the copies.
+fn replace_with_copies(edits: &[FileEdit]) -> Result<Vec<PathBuf>, Failure> {
+    let prepared = prepare_all(edits)?;
+    let mut copies = Vec::new();
     // The copy of a file that was not changed has no use.
-    replaced.inspect_err(|_| _ = std::fs::remove_file(&copy))?;
-    Ok(copy)
+    let remove = |copies: &[PathBuf]| copies.iter().for_each(|it| _ = std::fs::remove_file(it));
+    for edit in edits {
+        match files::back_up_file(&edit.file) {
+            Ok(copy) => copies.push(copy),
+            Err(failure) => {
+                remove(&copies);
+                return Err(failure);
+            }
+        }
+    }
+    for (index, file) in prepared.into_iter().enumerate() {
+        if let Err(failure) = file.finish() {
+            remove(&copies[index..]);
+            return Err(stopped_halfway(failure, &edits[..index], &copies[..index]));
+        }
+    }
+    Ok(copies)
+}
+
+/// Describes what was done before a file could not be replaced. `copies` are those of the files
+/// that were, if there are any.
+fn stopped_halfway(failure: Failure, done: &[FileEdit], copies: &[PathBuf]) -> Failure {
+    if done.is_empty() {
+        return failure;
+    }
+    let join = |paths: Vec<String>| paths.join(" and ");
+    let files = join(done.iter().map(|edit| shown(&edit.file)).collect());
+    let copies = match copies {
+        [] => String::new(),
+        copies => format!(" (copied to {})", join(copies.iter().map(|it| shown(it)).collect())),
+    };
+    let text = format!(
+        "{failure}; only a part was done: {files} was changed before that{copies}; correct this \
+         and run the command again, or change the rest by hand"
+    );
+    match failure {
+        Failure::Output(_) => Failure::Output(std::io::Error::other(text)),
+        _ => Failure::Usage(text),
+    }
+}
+
+/// Shows a path on one line.
+fn shown(path: &Path) -> String {
+    sanitize_line(&path.display().to_string())
 }
 
 /// Describes how a running Weir applies a changed file.
@@ -107,5 +166,30 @@ fn reload_hint(watches: bool) -> &'static str {
         false => {
             "`weir reload` makes a running Weir apply the file, since `watch` under [server] is off"
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_stops_halfway_says_what_was_done() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("a.toml");
+        std::fs::write(&file, "old").expect("written");
+        let edit = |text: &str| {
+            let edited = EditedFile { text: text.to_owned(), lines: String::new() };
+            FileEdit { file: file.clone(), old: read(&file).expect("it is there"), edited }
+        };
+        // The second edit finds the file changed.
+        let edits = [edit("one"), edit("two")];
+        let failure = replace_with_copies(&edits).expect_err("it was changed").to_string();
+        assert!(failure.contains("it was changed in the meantime"), "{failure}");
+        let done = format!("only a part was done: {} was changed before that", file.display());
+        assert!(failure.contains(&done), "{failure}");
+        assert_eq!(std::fs::read_to_string(&file).expect("it is there"), "one");
+        let files = std::fs::read_dir(folder.path()).expect("a folder").count();
+        assert_eq!(files, 2, "the file, and the copy of what was replaced");
     }
 }

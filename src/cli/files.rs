@@ -13,28 +13,52 @@ use super::exit::Failure;
 use super::timestamp::format_rfc3339;
 use weir_base::files::regular_file;
 
-/// Writes a file through a temporary file in the same folder and a rename. Permissions and a
-/// symbolic link are preserved; missing folders are created.
-pub(super) fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    write_file(&resolve_link(path), text, false, |_| Ok(()))
+/// New text of a file, written beside it: everything but the rename has succeeded.
+pub(super) struct PreparedFile {
+    /// Path of the file, or of the one that it links to.
+    path: PathBuf,
+    temporary: tempfile::NamedTempFile,
+    old: Option<String>,
 }
 
-/// Writes a file that only its owner can read, whatever file it replaces.
-pub(super) fn write_private(path: &Path, text: &str) -> Result<(), Failure> {
-    write_file(path, text, true, |_| Ok(()))
-}
+impl PreparedFile {
+    /// Prepares a file as [`write`] writes it. Fails unless its text is still `old` and it is not
+    /// read-only; `None` means that the file did not exist.
+    pub(super) fn replacing(path: &Path, old: Option<&str>, text: &str) -> Result<Self, Failure> {
+        let path = resolve_link(path);
+        let temporary = write_beside(&path, text, false)?;
+        let prepared = Self { path, temporary, old: old.map(str::to_owned) };
+        prepared.check()?;
+        Ok(prepared)
+    }
 
-/// Writes a file as [`write`] does, if its text is still `old` and it is not read-only; `None`
-/// means that the file did not exist.
-pub(super) fn replace(path: &Path, old: Option<&str>, text: &str) -> Result<(), Failure> {
-    let max_bytes = old.map_or(0, str::len) as u64;
-    write_file(&resolve_link(path), text, false, |path| {
+    /// Replaces the file, unless it was changed since.
+    pub(super) fn finish(self) -> Result<(), Failure> {
+        self.check()?;
+        persist(self.temporary, &self.path)
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        let (path, old) = (&self.path, self.old.as_deref());
+        let max_bytes = old.map_or(0, str::len) as u64;
         match (regular_file::read(path, max_bytes), old) {
             (Ok(now), Some(old)) if now == old.as_bytes() => check_writable(path),
             (Err(error), None) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             _ => Err(not_written(path, "it was changed in the meantime; run this command again")),
         }
-    })
+    }
+}
+
+/// Writes a file through a temporary file in the same folder and a rename. Permissions and a
+/// symbolic link are preserved; missing folders are created.
+pub(super) fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let path = resolve_link(path);
+    persist(write_beside(&path, text, false)?, &path)
+}
+
+/// Writes a file that only its owner can read, whatever file it replaces.
+pub(super) fn write_private(path: &Path, text: &str) -> Result<(), Failure> {
+    persist(write_beside(path, text, true)?, path)
 }
 
 /// Fails if a file is read-only, also for its owner: a rename would replace it all the same.
@@ -54,13 +78,12 @@ fn resolve_link(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Writes a file; `check` runs just before the old one is replaced.
-fn write_file(
+/// Writes the temporary file that is to replace a file.
+fn write_beside(
     path: &Path,
     text: &str,
     private: bool,
-    check: impl FnOnce(&Path) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+) -> Result<tempfile::NamedTempFile, Failure> {
     let prepare = || {
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -77,10 +100,12 @@ fn write_file(
         file.as_file().sync_all()?;
         Ok(file)
     };
-    let file = prepare().map_err(|error| write_failure(path, &error))?;
-    check(path)?;
-    file.persist(path).map_err(|error| write_failure(path, &error.error))?;
-    Ok(())
+    prepare().map_err(|error| write_failure(path, &error))
+}
+
+fn persist(temporary: tempfile::NamedTempFile, path: &Path) -> Result<(), Failure> {
+    let persisted = temporary.persist(path);
+    persisted.map(drop).map_err(|error| write_failure(path, &error.error))
 }
 
 /// Creates the temporary file. Until it has the permissions of the file that it replaces, no other
@@ -160,6 +185,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a.json");
         let read = || std::fs::read_to_string(&path).expect("it is there");
+        let replace = |path: &Path, old: Option<&str>, text: &str| {
+            PreparedFile::replacing(path, old, text).and_then(PreparedFile::finish)
+        };
         assert!(replace(&path, Some("old"), "new").is_err() && !path.exists());
         assert!(replace(&path, None, "one").is_ok() && read() == "one");
         assert!(replace(&path, None, "two").is_err() && read() == "one");
@@ -170,6 +198,10 @@ mod tests {
         let refused = replace(&path, Some("two"), "three").map_err(|why| why.to_string());
         assert!(refused.is_err_and(|why| why.contains("it is read-only")) && read() == "two");
         assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 1);
+        set_mode(0o644).expect("ours");
+        let prepared = PreparedFile::replacing(&path, Some("two"), "three").expect("it is ours");
+        std::fs::write(&path, "four").expect("written");
+        assert!(prepared.finish().is_err() && read() == "four");
     }
 
     #[test]

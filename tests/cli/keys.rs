@@ -1,5 +1,6 @@
 //! `weir keys`: its output, the files that it writes, and that the printed key authenticates.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use insta::assert_snapshot;
@@ -188,6 +189,28 @@ fn what_stands_in_an_included_file_is_changed_there() {
     => 0
     "#);
     assert_eq!(read(folder, file), "# Machines.\n");
+}
+
+#[test]
+fn a_client_in_two_files_is_removed_from_both_or_from_none() {
+    let folder = folder_with_clients();
+    let folder = folder.path();
+    let file = "conf.d/machines.toml";
+    let (main, included) = (read(folder, "weir.toml"), read(folder, file));
+    let main = main + "\n[clients.ci]\nexpires = 2099-01-01T00:00:00Z\n";
+    std::fs::write(folder.join("weir.toml"), &main).expect("written");
+    let set_mode = |mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(folder.join(file), mode).expect("ours");
+    };
+    set_mode(0o444);
+    let (code, _, err) = weir(folder, &["keys", "revoke", "ci"]);
+    assert!(code == 2 && err.contains("machines.toml was not written: it is read-only"), "{err}");
+    assert!(!err.contains("removed"), "{err}");
+    assert_eq!((read(folder, "weir.toml"), read(folder, file)), (main, included));
+    set_mode(0o644);
+    let (code, _, err) = weir(folder, &["keys", "revoke", "ci"]);
+    assert_eq!((code, err.matches("removed the client `ci`").count()), (0, 2), "{err}");
 }
 
 #[test]

@@ -459,6 +459,57 @@ fn an_upstream_is_changed_in_the_files_that_have_it() {
 }
 
 #[test]
+fn an_upstream_in_two_files_is_removed_from_both_or_from_none() {
+    let config = "include = [\"conf.d/*.toml\"]\n[upstreams.house]\nprompts_dir = \"prompts\"\n\
+                  [upstreams.notes.env]\nLEVEL = \"info\"\n";
+    let user_home = home(config);
+    let included = "[upstreams.notes]\ncommand = \"false\"\n";
+    user_home.write("project/conf.d/notes.toml", included);
+    let path = user_home.path("project/conf.d/notes.toml");
+    let set_mode = |mode| {
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("ours");
+    };
+    set_mode(0o444);
+    assert_snapshot!(shown(&user_home, &["remove", "notes"]), @r"
+    $ weir remove notes
+    weir: ~/project/conf.d/notes.toml was not written: it is read-only; `chmod u+w` makes it writable
+    => 2
+    ");
+    assert_eq!(user_home.read("project/weir.toml"), config);
+    assert_eq!(user_home.read("project/conf.d/notes.toml"), included);
+    assert_eq!(user_home.files("project"), ["conf.d", "prompts", "weir.toml"]);
+    set_mode(0o644);
+    assert_eq!(user_home.weir(&["remove", "notes"]).code, 0);
+    assert!(!user_home.read("project/weir.toml").contains("notes.env"));
+    assert_eq!(user_home.read("project/conf.d/notes.toml"), "");
+}
+
+#[test]
+fn secrets_of_an_upstream_that_is_not_added_are_removed_again() {
+    let user_home = home(CONFIG);
+    // The second secret cannot be written.
+    std::fs::create_dir_all(user_home.path("project/secrets/lib-b-key")).expect("made");
+    let done = add(&user_home, &["lib", "--env", "A_KEY=canary", "--env", "B_KEY=canary"]);
+    assert!(done.code == 2 && done.err.contains("lib-b-key cannot be written"), "{}", done.err);
+    assert_eq!(user_home.files("project/secrets"), ["lib-b-key"]);
+    assert_eq!(user_home.read("project/weir.toml"), CONFIG);
+}
+
+#[test]
+fn a_name_with_control_characters_is_not_printed_as_it_is() {
+    let name = "red\u{1b}[31m\u{202e}";
+    let table = "[upstreams.\"red\\u001b[31m\\u202e\"]\ncommand = \"false\"\n";
+    for command in ["disable", "enable", "remove"] {
+        let user_home = home(&format!("{CONFIG}{table}"));
+        let done = user_home.weir(&[command, name]);
+        assert_eq!(done.code, 0, "{}", done.err);
+        let output = done.out + &done.err;
+        assert!(output.contains("red"), "{output}");
+        assert!(!output.contains(['\u{1b}', '\u{202e}']), "{output:?}");
+    }
+}
+
+#[test]
 fn permissions_and_a_link_of_the_file_stay_and_a_read_only_file_is_not_changed() {
     let user_home = home(CONFIG);
     let (path, target) = (user_home.path("project/weir.toml"), user_home.path("dotfiles.toml"));

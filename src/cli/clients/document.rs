@@ -12,7 +12,7 @@ use jsonc_parser::{CollectOptions, ParseOptions};
 use toml_edit::{DocumentMut, Table};
 
 use crate::cli::exit::Failure;
-use crate::cli::files;
+use crate::cli::files::PreparedFile;
 use weir_base::files::regular_file;
 
 /// Format of a file.
@@ -156,9 +156,18 @@ pub(crate) fn read(path: &Path) -> Result<Option<FileText>, Failure> {
 
 /// Replaces the text of a file, or creates the file; a byte order mark is preserved.
 pub(crate) fn replace(path: &Path, old: Option<&FileText>, new: &str) -> Result<(), Failure> {
+    prepare(path, old, new)?.finish()
+}
+
+/// Prepares what [`replace`] does.
+pub(crate) fn prepare(
+    path: &Path,
+    old: Option<&FileText>,
+    new: &str,
+) -> Result<PreparedFile, Failure> {
     let mark = if old.is_some_and(|old| old.has_mark) { "\u{feff}" } else { "" };
     let old = old.map(|old| format!("{mark}{}", old.text));
-    files::replace(path, old.as_deref(), &format!("{mark}{new}"))
+    PreparedFile::replacing(path, old.as_deref(), &format!("{mark}{new}"))
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Failure {

@@ -276,8 +276,9 @@ fn import(
         )));
     }
     check_overwrite(&output, args.force, true)?;
-    store.write(&beside)?;
+    let secrets = store.write(&beside)?;
     files::write(&output, &text)?;
+    secrets.keep();
     print_messages(&messages);
     output::print_stderr(&format!("wrote {}: {count}", output.display()));
     print_next_steps(&output, known, is_take_over);

@@ -14,12 +14,11 @@ use std::time::SystemTime;
 use clap::Subcommand;
 use serde::Serialize;
 
-use super::named_table::EditedFile;
-use super::{EditableFiles, reload_hint};
-use crate::cli::clients::document;
+use super::{EditableFiles, FileEdit, prepare_all, reload_hint, shown, stopped_halfway};
 use crate::cli::exit::Failure;
 use crate::cli::loading;
 use crate::cli::output;
+use crate::cli::output::render::sanitize_line;
 use crate::cli::reference::help;
 use crate::cli::server::audit_log::CommandLog;
 use edit::ClientChange;
@@ -154,12 +153,13 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
     };
     let key = text::new_key();
     let change = ClientChange::Add { role, sha256: &hash_of(&key), expires };
-    let edited = editor.edit(&file, name, &change, &args.change)?;
-    print_result(&args.change, name, Some(&key), &file, &edited)?;
+    let edit = editor.edit(&file, name, &change)?;
+    editor.write(std::slice::from_ref(&edit), name, &change, &args.change)?;
+    print_result(&args.change, name, Some(&key), &edit)?;
     if args.change.dry_run {
         return Ok(());
     }
-    output::print_stderr(&format!("wrote the client `{name}` into {}", file.display()));
+    output::print_stderr(&format!("wrote the client `{name}` into {}", shown(&file)));
     output::print_stderr(&format!(
         "next: give the key to the client, which sends it as `Authorization: Bearer <key>`; it is \
          not shown again\n      {}",
@@ -208,12 +208,13 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
         None => ClientChange::Finish,
         Some(sha256) => ClientChange::Rotate { sha256, expires },
     };
-    let edited = editor.edit(&file, name, &change, &args.change)?;
-    print_result(&args.change, name, key.as_ref(), &file, &edited)?;
+    let edit = editor.edit(&file, name, &change)?;
+    editor.write(std::slice::from_ref(&edit), name, &change, &args.change)?;
+    print_result(&args.change, name, key.as_ref(), &edit)?;
     if args.change.dry_run {
         return Ok(());
     }
-    let (next, place) = (editor.reload_hint(), file.display());
+    let (next, place) = (editor.reload_hint(), shown(&file));
     if args.finish {
         output::print_stderr(&format!("removed the older key of `{name}` from {place}"));
         output::print_stderr(&format!("next: {next}"));
@@ -232,15 +233,20 @@ fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
     let name = &args.name;
     let editor = ConfigEditor::open(&args.change.location)?;
     editor.client(name)?;
-    let mut is_printed = false;
+    let mut edits = Vec::new();
     for (file, _) in editor.files.containing(&edit::table_of(name), None)? {
-        let edited = editor.edit(&file, name, &ClientChange::Revoke, &args.change)?;
-        if args.change.dry_run || args.change.json && !is_printed {
-            print_result(&args.change, name, None, &file, &edited)?;
+        edits.push(editor.edit(&file, name, &ClientChange::Revoke)?);
+    }
+    editor.write(&edits, name, &ClientChange::Revoke, &args.change)?;
+    for (index, edit) in edits.iter().enumerate() {
+        if args.change.dry_run || args.change.json && index == 0 {
+            print_result(&args.change, name, None, edit)?;
         }
-        is_printed = true;
         if !args.change.dry_run {
-            output::print_stderr(&format!("removed the client `{name}` from {}", file.display()));
+            output::print_stderr(&format!(
+                "removed the client `{name}` from {}",
+                shown(&edit.file)
+            ));
         }
     }
     if args.change.dry_run {
@@ -336,16 +342,15 @@ fn print_result(
     options: &ChangeArgs,
     name: &str,
     key: Option<&Secret>,
-    file: &Path,
-    edited: &EditedFile,
+    edit: &FileEdit,
 ) -> Result<(), Failure> {
     let report = ChangeReport {
         client: name,
         key: key.map(Secret::expose),
         sha256: key.map(hash_of),
-        file: file.display().to_string(),
+        file: edit.file.display().to_string(),
         written: !options.dry_run,
-        lines: options.dry_run.then_some(&edited.lines),
+        lines: options.dry_run.then_some(&edit.edited.lines),
     };
     output::print_report(options.json, &report, |out| match (report.lines, report.key) {
         (Some(lines), _) => out.write_all(lines.as_bytes()),
@@ -378,6 +383,7 @@ impl ConfigEditor {
         let clients = &self.config.clients;
         clients.iter().find(|client| client.name == name).ok_or_else(|| {
             let near = nearest(name, clients.iter().map(|client| client.name.as_str()));
+            let name = sanitize_line(name);
             Failure::Usage(match near {
                 Some(near) => format!("no client `{name}`; did you mean `{near}`?"),
                 None => format!("no client `{name}`: `weir keys list` lists the clients"),
@@ -415,14 +421,13 @@ impl ConfigEditor {
         })
     }
 
-    /// Changes the table of a client in a file.
+    /// Makes the change of a client's table in a file, without writing it.
     fn edit(
         &self,
         file: &Path,
         name: &str,
         change: &ClientChange<'_>,
-        options: &ChangeArgs,
-    ) -> Result<EditedFile, Failure> {
+    ) -> Result<FileEdit, Failure> {
         let old = super::read(file)?;
         let edited = edit::edit(&old.text, name, change).ok_or_else(|| {
             Failure::NoConfig(format!(
@@ -432,9 +437,32 @@ impl ConfigEditor {
                 edit::manual_steps(name, change),
             ))
         })?;
+        Ok(FileEdit { file: file.to_owned(), old, edited })
+    }
+
+    /// Writes the edits of one change, all or none, and records them; not with `--dry-run`.
+    fn write(
+        &self,
+        edits: &[FileEdit],
+        name: &str,
+        change: &ClientChange<'_>,
+        options: &ChangeArgs,
+    ) -> Result<(), Failure> {
         if options.dry_run {
-            return Ok(edited);
+            return Ok(());
         }
+        let prepared = prepare_all(edits)?;
+        let adds_client = matches!(change, ClientChange::Add { .. });
+        let mut log = CommandLog::open(&self.config, adds_client)?;
+        for (index, (edit, file)) in edits.iter().zip(prepared).enumerate() {
+            let recorded = log.record(self.event(&edit.file, name, change), || file.finish());
+            recorded.map_err(|failure| stopped_halfway(failure, &edits[..index], &[]))?;
+        }
+        Ok(())
+    }
+
+    /// Event of a change in a file, for the audit log.
+    fn event(&self, file: &Path, name: &str, change: &ClientChange<'_>) -> PolicyEvent {
         let known = || self.config.clients.iter().filter(|client| client.name == name);
         let known = || known().flat_map(|client| client.key_sha256.iter().map(|key| hex(key)));
         let (action, keys, expires): (_, Vec<String>, _) = match change {
@@ -455,14 +483,10 @@ impl ConfigEditor {
             _ => None,
         };
         let expires = expires.map(|end| format!("expires {end}"));
-        let event = PolicyEvent {
+        PolicyEvent {
             changes: changes.into_iter().chain(expires).collect(),
             ..PolicyEvent::new(kind, "command")
-        };
-        let adds_client = matches!(change, ClientChange::Add { .. });
-        let mut log = CommandLog::open(&self.config, adds_client)?;
-        log.record(event, || document::replace(file, Some(&old), &edited.text))?;
-        Ok(edited)
+        }
     }
 }
 

@@ -74,7 +74,7 @@ impl UpstreamEditor {
                 (None, []) => "the configuration has none".to_owned(),
                 (None, known) => format!("upstreams: {}", known.join(", ")),
             };
-            Failure::Usage(format!("no upstream `{name}`; {hint}"))
+            Failure::Usage(sanitize_line(&format!("no upstream `{name}`; {hint}")))
         })
     }
 

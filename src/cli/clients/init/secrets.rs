@@ -88,27 +88,65 @@ impl SecretStore {
     }
 
     /// Writes the files. Replaced files are copied first.
-    pub(crate) fn write(&self, folder: &Path) -> Result<(), Failure> {
-        let (Self::Files(kept) | Self::NewFiles(_, kept)) = self else { return Ok(()) };
+    pub(crate) fn write(&self, folder: &Path) -> Result<WrittenSecrets, Failure> {
+        let mut written = WrittenSecrets(Vec::new());
+        let (Self::Files(kept) | Self::NewFiles(_, kept)) = self else { return Ok(written) };
         if kept.is_empty() {
-            return Ok(());
+            return Ok(written);
         }
         let secrets = folder.join(SECRETS_FOLDER);
         if !secrets.is_dir() {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&secrets);
             made.map_err(|error| files::write_failure(&secrets, &error))?;
-            files::write(&secrets.join(".gitignore"), "*\n")?;
+            written.0.push(WrittenPath::Folder(secrets.clone()));
+            let ignore = secrets.join(".gitignore");
+            files::write(&ignore, "*\n")?;
+            written.0.push(WrittenPath::New(ignore));
         }
         for (name, value) in kept {
             let path = secrets.join(name);
             let differs = has_other_content(&path, value);
-            if differs.map_err(|error| files::write_failure(&path, &error))? {
-                files::back_up_file(&path)?;
-            }
+            let differs = differs.map_err(|error| files::write_failure(&path, &error))?;
+            let is_new = path.symlink_metadata().is_err();
+            let copy = if differs { Some(files::back_up_file(&path)?) } else { None };
             // Written again even if it is equal: the old file may be readable by others.
             files::write_private(&path, value)?;
+            written.0.extend(copy.map(|copy| WrittenPath::Replaced(path.clone(), copy)));
+            written.0.extend(is_new.then_some(WrittenPath::New(path)));
         }
-        Ok(())
+        Ok(written)
+    }
+}
+
+/// Files of secrets that were written. They are removed again when this is dropped, and those that
+/// they have replaced are put back, unless the configuration that names them was written.
+pub(crate) struct WrittenSecrets(Vec<WrittenPath>);
+
+/// Path that was written.
+enum WrittenPath {
+    Folder(PathBuf),
+    New(PathBuf),
+    /// The file, and the copy of what it has replaced.
+    Replaced(PathBuf, PathBuf),
+}
+
+impl WrittenSecrets {
+    /// Keeps the files.
+    pub(crate) fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for WrittenSecrets {
+    fn drop(&mut self) {
+        for path in self.0.drain(..).rev() {
+            // The failure that has led to this is reported. A folder with other files stays.
+            let _ = match path {
+                WrittenPath::Folder(path) => std::fs::remove_dir(path),
+                WrittenPath::New(path) => std::fs::remove_file(path),
+                WrittenPath::Replaced(path, copy) => std::fs::rename(copy, path),
+            };
+        }
     }
 }
 
@@ -145,6 +183,20 @@ mod tests {
     use crate::cli::clients::init::secrets::*;
 
     #[test]
+    fn secrets_that_no_configuration_names_are_removed_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let secrets = folder.path().join(SECRETS_FOLDER);
+        let store = |value: &str| SecretStore::Files(vec![("a-key".to_owned(), value.to_owned())]);
+        drop(store("1").write(folder.path()).expect("written"));
+        assert!(!secrets.exists());
+        store("1").write(folder.path()).expect("written").keep();
+        drop(store("2").write(folder.path()).expect("written"));
+        drop(store("1").write(folder.path()).expect("written"));
+        assert_eq!(std::fs::read_to_string(secrets.join("a-key")).expect("it is there"), "1");
+        assert_eq!(std::fs::read_dir(&secrets).expect("a folder").count(), 2);
+    }
+
+    #[test]
     fn two_secrets_never_share_a_place() {
         let mut store = SecretStore::Files(Vec::new());
         let kept = |store: &mut SecretStore, name: &str, value| store.add("a", name, name, value);
@@ -170,6 +222,8 @@ mod tests {
             assert_eq!(kept(&mut store, name, value), location);
         }
         assert!(store.write(folder.path()).is_err(), "a folder is not replaced");
+        let there = std::fs::read_dir(&secrets).expect("a folder").count();
+        assert_eq!(there, 2, "nothing is left behind");
         let mut store = SecretStore::Variables(Vec::new());
         assert_eq!(kept(&mut store, "KEY", "1"), SecretLocation::Variable("KEY".to_owned()));
         assert_eq!(kept(&mut store, "KEY", "1"), SecretLocation::Variable("KEY".to_owned()));

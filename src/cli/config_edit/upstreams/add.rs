@@ -12,11 +12,12 @@ use crate::cli::clients::init::upstream_table::UpstreamTable;
 use crate::cli::clients::init::{names, starter_comment};
 use crate::cli::clients::server::{ClientAccount, ClientServer, HeaderSource, ServerTransport};
 use crate::cli::clients::variables::{TranslateContext, Variables};
+use crate::cli::config_edit::shown;
 use crate::cli::exit::{self, Failure};
 use crate::cli::loading::{config_path_to_write, options};
+use crate::cli::output;
 use crate::cli::output::render::sanitize_line;
 use crate::cli::server::log;
-use crate::cli::{files, output};
 use weir_config::{Config, Options, is_variable_name};
 use weir_mcp::name::UpstreamName;
 
@@ -69,7 +70,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         messages.iter().for_each(|text| {
             output::print_stderr(&sanitize_line(&format!("  {name}: {text}")));
         });
-        output::print_stderr(&format!("wrote [upstreams.{name}] into {}", file.display()));
+        output::print_stderr(&format!("wrote [upstreams.{name}] into {}", shown(&file)));
     }
     let is_checked = !args.disabled && !args.no_check;
     let checked = match is_checked {
@@ -142,9 +143,11 @@ fn write(
     let text = old.as_ref().map_or_else(starter_comment, |old| old.text.clone());
     let edited = table.add(&text, &content);
     let edited = edited.ok_or_else(|| not_editable(&file, name, AS_TABLES))?;
-    files::check_writable(&file)?;
-    store.write(beside)?;
-    document::replace(&file, old.as_ref(), &edited.text)?;
+    let prepared = document::prepare(&file, old.as_ref(), &edited.text)?;
+    // They are removed again unless the table that names them is written.
+    let secrets = store.write(beside)?;
+    prepared.finish()?;
+    secrets.keep();
     Ok((file, messages))
 }
 

@@ -7,10 +7,11 @@ use toml_edit::{Table, value};
 use super::{EditArgs, UpstreamChange, UpstreamEditor, not_editable, print_problems, table_of};
 use crate::cli::clients::document::{self, FileText};
 use crate::cli::config_edit::named_table::set_value;
-use crate::cli::config_edit::replace_with_copy;
+use crate::cli::config_edit::{FileEdit, replace_with_copies, shown};
 use crate::cli::exit::Failure;
 use crate::cli::loading::{config_path, options};
 use crate::cli::output;
+use crate::cli::output::render::sanitize_line;
 use weir_config::Config;
 use weir_oauth::Vault;
 
@@ -32,34 +33,34 @@ pub(crate) fn remove(args: &Args) -> Result<(), Failure> {
     let mut edits = Vec::new();
     for (file, old) in editor.files.containing(&table, None)? {
         let edited = table.remove(&old.text);
-        let remedy = format!("remove [upstreams.{name}] there");
+        let remedy = format!("remove [upstreams.{}] there", sanitize_line(name));
         let edited = edited.ok_or_else(|| not_editable(&file, name, &remedy))?;
-        edits.push((file, old, edited.text));
+        edits.push(FileEdit { file, old, edited });
     }
-    for (file, old, new) in &edits {
-        let copy = replace_with_copy(file, old, new)?;
-        if !args.edit.json {
-            output::print_stderr(&format!("copied {} to {}", file.display(), copy.display()));
-            output::print_stderr(&format!("removed [upstreams.{name}] from {}", file.display()));
-        }
-    }
+    let copies = replace_with_copies(&edits)?;
     let unused = secrets_of(&editor);
     let unused = secrets.into_iter().filter(|secret| !unused.contains(secret));
+    let name = sanitize_line(name);
     if !args.edit.json {
+        for (FileEdit { file, .. }, copy) in edits.iter().zip(&copies) {
+            let file = shown(file);
+            output::print_stderr(&format!("copied {file} to {}", shown(copy)));
+            output::print_stderr(&format!("removed [upstreams.{name}] from {file}"));
+        }
         for secret in unused.filter(|secret| secret.exists()) {
             output::print_stderr(&format!(
                 "{} was its secret, and is still there: delete it unless another program needs it",
-                secret.display()
+                shown(&secret)
             ));
         }
     }
-    if !args.edit.json && is_signed_in(&editor, name) {
+    if !args.edit.json && is_signed_in(&editor, &args.name) {
         output::print_stderr(&format!(
             "a user is still signed in to it: `weir logout {name}` removes the sign-in here, but \
              without the upstream's table Weir cannot revoke it"
         ));
     }
-    let written: Vec<_> = edits.into_iter().map(|(file, ..)| file).collect();
+    let written: Vec<_> = edits.into_iter().map(|edit| edit.file).collect();
     print_change(args, &editor, &written, ", and stops the upstream")
 }
 
@@ -72,6 +73,7 @@ pub(crate) fn set_enabled(args: &Args, enabled: bool) -> Result<(), Failure> {
     let word = if enabled { "enabled" } else { "disabled" };
     if is_enabled == enabled {
         if !args.edit.json {
+            let name = sanitize_line(name);
             output::print_stderr(&format!("the upstream `{name}` is {word} already"));
         }
         return print_change(args, &editor, &[], "");
@@ -85,7 +87,8 @@ pub(crate) fn set_enabled(args: &Args, enabled: bool) -> Result<(), Failure> {
     let edited = edited.ok_or_else(|| not_editable(&file, name, &remedy))?;
     document::replace(&file, Some(&old), &edited.text)?;
     if !args.edit.json {
-        output::print_stderr(&format!("{word} the upstream `{name}` in {}", file.display()));
+        let name = sanitize_line(name);
+        output::print_stderr(&format!("{word} the upstream `{name}` in {}", shown(&file)));
     }
     let effect = if enabled { ", and starts the upstream" } else { ", and stops the upstream" };
     print_change(args, &editor, &[file], effect)
@@ -104,6 +107,7 @@ fn find_file_to_change(
         }
     }
     // The file was changed after it was read.
+    let name = sanitize_line(name);
     Err(Failure::Usage(format!("no file contains [upstreams.{name}] any more")))
 }
 

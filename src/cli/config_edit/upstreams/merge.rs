@@ -11,7 +11,8 @@ use toml::Table as Meaning;
 use super::{AS_TABLES, SECTION, not_editable, table_of};
 use crate::cli::clients::init::secrets::SecretStore;
 use crate::cli::clients::init::{FoundServer, ImportedServer, names, print_messages};
-use crate::cli::config_edit::{self, EditableFiles};
+use crate::cli::config_edit::named_table::EditedFile;
+use crate::cli::config_edit::{self, EditableFiles, FileEdit, shown};
 use crate::cli::exit::Failure;
 use crate::cli::output::render::counted;
 use crate::cli::{files, output};
@@ -46,16 +47,22 @@ pub(crate) fn merge(
     }
     print_messages(messages);
     files::check_writable(path)?;
-    merged.store.write(beside)?;
+    let secrets = merged.store.write(beside)?;
     if merged.added == 0 {
-        output::print_stderr(&format!("{} has all of them, and was not changed", path.display()));
+        secrets.keep();
+        output::print_stderr(&format!("{} has all of them, and was not changed", shown(path)));
         return Ok(merged.imported);
     }
-    let copy = config_edit::replace_with_copy(path, &old, &merged.text)?;
-    output::print_stderr(&format!("copied {} to {}", path.display(), copy.display()));
+    let edited = EditedFile { text: merged.text, lines: String::new() };
+    let edit = FileEdit { file: path.to_owned(), old, edited };
+    let copies = config_edit::replace_with_copies(std::slice::from_ref(&edit))?;
+    secrets.keep();
+    for copy in &copies {
+        output::print_stderr(&format!("copied {} to {}", shown(path), shown(copy)));
+    }
     output::print_stderr(&format!(
         "wrote {}: added {} to the {} that the configuration had",
-        path.display(),
+        shown(path),
         counted(merged.added as u64, "upstream"),
         existing.len()
     ));
