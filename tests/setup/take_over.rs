@@ -1,13 +1,14 @@
 //! `weir connect --take-over`, and the way back with `--remove`.
 
 use insta::assert_snapshot;
+use serde_json::{Value, json};
 
 use crate::init::upstreams;
 use crate::user_home::{CLIENTS, Client, UserHome, mode};
 
 /// A client's file with a server that comes up and one that does not, in the client's format.
 fn with_two_servers(client: &Client, program: &str) -> String {
-    let json = |key: &str, entry: &dyn Fn(&str) -> String, comment: &str| {
+    let in_json = |key: &str, entry: &dyn Fn(&str) -> String, comment: &str| {
         format!(
             "{{\n  \"theme\": \"dark\",{comment}\n  \"{key}\": {{\n    \"down\": {},\n    \"notes\": \
              {}\n  }}\n}}\n",
@@ -32,12 +33,12 @@ fn with_two_servers(client: &Client, program: &str) -> String {
                 let command = format!("\"command\": [\"{program}\"]");
                 format!("{{ // why\n      \"type\": \"local\",\n      {command}\n    }}")
             };
-            json("mcp", &entry, " // mine")
+            in_json("mcp", &entry, " // mine")
         }
-        "vscode" => json("servers", &common, " // mine"),
-        "zed" => json("context_servers", &common, " // mine"),
-        "kiro" | "gemini" | "qwen" | "cursor" => json("mcpServers", &common, " /* mine */"),
-        _ => json("mcpServers", &common, ""),
+        "vscode" => in_json("servers", &common, " // mine"),
+        "zed" => in_json("context_servers", &common, " // mine"),
+        "kiro" | "gemini" | "qwen" | "cursor" => in_json("mcpServers", &common, " /* mine */"),
+        _ => in_json("mcpServers", &common, ""),
     }
 }
 
@@ -95,8 +96,7 @@ fn servers_that_came_up_are_moved_and_come_back() {
     assert_eq!(taken.len(), 1, "{taken:?}");
     let folder = user_home.path(".local/state/weir/taken-over");
     assert_eq!((mode(&folder), mode(&folder.join(&taken[0]))), (0o700, 0o600));
-    let file: serde_json::Value =
-        serde_json::from_str(&user_home.read(".cursor/mcp.json")).expect("it is JSON");
+    let file = read_json(&user_home, ".cursor/mcp.json");
     let names: Vec<_> = file["mcpServers"].as_object().expect("a table").keys().collect();
     assert_eq!(names, ["off", "down", "weir"]);
 
@@ -109,9 +109,8 @@ fn servers_that_came_up_are_moved_and_come_back() {
     note: these servers are still in Weir's configuration; remove them there if only the client is to run them
     then: switch it on in Cursor's settings, under MCP
     ");
-    let file: serde_json::Value =
-        serde_json::from_str(&user_home.read(".cursor/mcp.json")).expect("it is JSON");
-    assert_eq!(file, serde_json::from_str::<serde_json::Value>(&text).expect("it is JSON"));
+    let file = read_json(&user_home, ".cursor/mcp.json");
+    assert_eq!(file, serde_json::from_str::<Value>(&text).expect("it is JSON"));
 }
 
 #[test]
@@ -212,4 +211,105 @@ fn a_running_claude_code_may_write_its_file_anew_and_that_is_said() {
     let done = user_home.weir(&["connect", "claude-code", "--remove"]);
     assert_eq!(done.code, 0, "{}", done.err);
     assert_eq!(user_home.read(".claude.json"), text);
+}
+
+/// Content of a file as JSON.
+fn read_json(user_home: &UserHome, file: &str) -> Value {
+    serde_json::from_str(&user_home.read(file)).expect("it is JSON")
+}
+
+#[test]
+fn a_name_in_several_scopes_is_taken_over_everywhere_or_what_stays_is_said() {
+    let user_home = UserHome::new();
+    let (notes, tools) = (user_home.server("notes"), user_home.server("tools"));
+    let here = user_home.path("project").display().to_string();
+    let (notes, tools) = (json!({ "command": notes }), json!({ "command": tools }));
+    let other_tools = json!({ "command": "/nowhere/tools" });
+    let projects = json!({
+        here.clone(): { "mcpServers": { "notes": notes, "tools": tools }, "history": [1] },
+        "/elsewhere": { "mcpServers": { "notes": notes } },
+    });
+    let servers = json!({ "notes": notes, "tools": other_tools });
+    let before = json!({ "projects": projects, "mcpServers": servers });
+    user_home.write(".claude.json", &before.to_string());
+    let shared = json!({ "mcpServers": { "notes": notes } }).to_string();
+    user_home.write("project/.mcp.json", &shared);
+    let done = user_home.weir(&["connect", "claude-code", "--take-over"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let after = read_json(&user_home, ".claude.json");
+    assert_eq!(after["projects"][&here]["mcpServers"], json!({}), "{after}");
+    assert_eq!(after["projects"]["/elsewhere"], before["projects"]["/elsewhere"]);
+    let names: Vec<_> = after["mcpServers"].as_object().expect("a table").keys().collect();
+    assert_eq!(names, ["tools", "weir"]);
+    for said in [
+        "  tools: another server of this name is in ~/.claude.json under `mcpServers`",
+        "  notes: ~/.claude.json has one of this name for the project /elsewhere: it stays",
+        "  notes: ~/project/.mcp.json has one of this name (project): it stays, and the client runs \
+         it beside Weir; run this with --scope project to move it",
+    ] {
+        assert!(done.err.contains(said), "{said}: {}", done.err);
+    }
+    let done = user_home.weir(&["connect", "claude-code", "--remove"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    assert_eq!(read_json(&user_home, ".claude.json"), before);
+    assert!(done.err.contains("put back into ~/.claude.json: notes, tools"), "{}", done.err);
+    assert!(done.err.contains("  tools: another server of this name is in"), "{}", done.err);
+    assert_eq!(user_home.read("project/.mcp.json"), shared);
+    assert_eq!(user_home.files(".local/state/weir/taken-over"), [""; 0]);
+}
+
+#[test]
+fn a_users_server_that_a_projects_one_hid_is_named_when_that_is_moved() {
+    let user_home = UserHome::new();
+    let program = user_home.server("notes");
+    let servers = |program: &str| {
+        format!("{{ \"mcpServers\": {{ \"notes\": {{ \"command\": \"{program}\" }} }} }}\n")
+    };
+    user_home.write(".claude.json", &servers("/nowhere/server"));
+    user_home.write("project/.mcp.json", &servers(&program));
+    let take_over = ["connect", "claude-code", "--take-over", "--scope", "project"];
+    let done = user_home.weir(&take_over);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let said = "  notes: ~/.claude.json has one of this name (user): it stays";
+    assert!(done.err.contains(said), "{}", done.err);
+    assert_eq!(user_home.read(".claude.json"), servers("/nowhere/server"));
+}
+
+#[test]
+fn a_server_that_the_client_brought_back_is_recorded_once() {
+    let user_home = UserHome::new();
+    let program = user_home.server("notes");
+    let text = format!("{{ \"mcpServers\": {{ \"notes\": {{\"command\":\"{program}\"}} }} }}\n");
+    user_home.write(".claude.json", &text);
+    let take_over = || user_home.weir(&["connect", "claude-code", "--take-over"]);
+    let rewrite = |command: &str| {
+        let mut file = read_json(&user_home, ".claude.json");
+        file["mcpServers"]["notes"] = json!({ "command": command });
+        let text = serde_json::to_string_pretty(&file).expect("JSON");
+        user_home.write(".claude.json", &text);
+    };
+    let recorded = || {
+        let folder = ".local/state/weir/taken-over";
+        let record = read_json(&user_home, &format!("{folder}/{}", user_home.files(folder)[0]));
+        record["servers"].as_array().expect("a list").len()
+    };
+    assert_eq!(take_over().code, 0);
+    rewrite(&program);
+    let done = take_over();
+    assert!(done.err.contains("moved from ~/.claude.json to Weir: notes"), "{}", done.err);
+    assert_eq!(recorded(), 1);
+    // Another server of the name is another entry, and the last one comes back.
+    let changed = user_home.server("changed");
+    rewrite(&changed);
+    let done = take_over();
+    assert!(done.err.contains("moved from ~/.claude.json to Weir: notes"), "{}", done.err);
+    assert_eq!(recorded(), 2);
+    let done = user_home.weir(&["connect", "claude-code", "--remove"]);
+    assert!(done.err.contains("another entry of this name was moved later"), "{}", done.err);
+    assert_eq!(read_json(&user_home, ".claude.json")["mcpServers"]["notes"]["command"], *changed);
+    // What is there already is put back.
+    rewrite(&program);
+    let done = user_home.weir(&["connect", "claude-code", "--remove"]);
+    assert!(done.err.contains("in ~/.claude.json already, and the same: notes"), "{}", done.err);
+    assert_eq!(user_home.files(".local/state/weir/taken-over"), [""; 0]);
 }

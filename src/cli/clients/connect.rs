@@ -6,7 +6,9 @@
 //! changes nothing.
 
 mod entry;
+mod give_back;
 mod method;
+mod other_scopes;
 mod take_over;
 mod taken;
 #[cfg(test)]
@@ -94,7 +96,7 @@ pub(crate) async fn run(args: Args, add_servers: AddServers) -> Result<(), Failu
     };
     let place = EntryLocation { client, name: &args.name, path: &file };
     if args.remove {
-        return take_over::give_back(&place, &folder, args.config.as_deref());
+        return give_back::give_back(&place, &folder, args.config.as_deref());
     }
     if args.take_over {
         return take_over(&args, &place, &folder, add_servers).await;

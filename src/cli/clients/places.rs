@@ -22,15 +22,27 @@ pub(crate) fn file(client: &McpClient, scope: Scope, project: &Path) -> Option<P
     if scope == Scope::Project {
         return client.project_file.map(|file| project.join(file));
     }
-    let moved =
-        client.override_variable.and_then(|(variable, file)| Some(folder(variable)?.join(file)));
-    moved.or_else(|| {
-        let files = client.user_files.iter();
-        let mut files = files.filter_map(|(root, file)| Some(root_folder(*root)?.join(file)));
-        let first = files.next()?;
-        let other = (!first.exists()).then(|| files.find(|file| file.exists())).flatten();
-        Some(other.unwrap_or(first))
-    })
+    let files = user_files(client);
+    let first = files.first()?;
+    let other = files.iter().find(|file| file.exists()).filter(|_| !first.exists());
+    Some(other.unwrap_or(first).clone())
+}
+
+/// Returns all files of a client that may contain servers for a project, whether they exist or not.
+pub(crate) fn all_files(client: &McpClient, project: &Path) -> Vec<(Scope, PathBuf)> {
+    let of_project = client.project_file.map(|file| (Scope::Project, project.join(file)));
+    let of_user = user_files(client).into_iter().map(|file| (Scope::User, file));
+    of_project.into_iter().chain(of_user).collect()
+}
+
+/// Returns the user's files of a client; one if a variable names its folder.
+fn user_files(client: &McpClient) -> Vec<PathBuf> {
+    let moved = |(variable, file): (&str, &str)| Some(folder(variable)?.join(file));
+    if let Some(moved) = client.override_variable.and_then(moved) {
+        return vec![moved];
+    }
+    let files = client.user_files.iter();
+    files.filter_map(|(root, file)| Some(root_folder(*root)?.join(file))).collect()
 }
 
 /// Returns the other files of a client that enable and disable servers, the one that counts most

@@ -1,18 +1,18 @@
-//! Take-over of a client's servers, and the way back.
+//! Take-over of a client's servers.
 //!
 //! Invariants: a server leaves the client's file only after Weir has listed it, and after its entry
-//! was written to the record; nothing in the client's file is overwritten on the way back.
+//! was written to the record; no other server of its name that stays is concealed.
 
 use std::path::{Path, PathBuf};
 
-use super::method;
+use super::other_scopes::{ClientScopes, OtherScope, entry_at, section_paths, strs};
+use super::replace;
 use super::taken::{TakenOver, TakenServer};
-use super::{is_own_entry, replace};
 use crate::cli::check::CheckRow;
 use crate::cli::clients::document::{self, DocumentValue, JsonDialect};
 use crate::cli::clients::edit::{self, EntryLocation};
 use crate::cli::clients::init::ImportedServer;
-use crate::cli::clients::known::ANY;
+use crate::cli::clients::places;
 use crate::cli::clients::sections;
 use crate::cli::clients::server::ClientServer;
 use crate::cli::clients::server_lists::ServerLists;
@@ -69,7 +69,7 @@ pub(super) fn take(
         match result {
             Ok(taken) => {
                 moved.push(server.name.clone());
-                record.servers.push(taken);
+                taken.into_iter().for_each(|it| record.add(it, place));
             }
             Err(why) => stayed.push(format!("  {}: stays in the client: {why}", server.name)),
         }
@@ -83,11 +83,11 @@ pub(super) fn take(
         }
         let (names, path) = (moved.join(", "), place.path.display());
         output::print_stderr(&sanitize_line(&format!("moved from {path} to Weir: {names}")));
-        output::print_stderr(&format!(
+        output::print_stderr(&sanitize_line(&format!(
             "their entries are in {}; `weir connect {} --remove` puts them back",
             kept.display(),
             place.client.name
-        ));
+        )));
     }
     stayed.iter().for_each(|line| output::print_stderr(&sanitize_line(line)));
     if !stayed.is_empty() {
@@ -95,6 +95,7 @@ pub(super) fn take(
             "what stays is in both, the client and Weir: correct it and run this again",
         );
     }
+    print_others(place, folder, parse(&text, place)?, &moved);
     if place.client.rewrites_file && !moved.is_empty() {
         output::print_stderr(&format!(
             "note: a {} that runs may write its file anew, with the servers that were moved: end \
@@ -105,173 +106,86 @@ pub(super) fn take(
     Ok(())
 }
 
-/// Takes one server out of a text.
+/// Takes one server out of a text: the entry that counts in this folder, and equal ones that it
+/// hides.
 fn take_out(
     text: &mut String,
     place: &EntryLocation<'_>,
     folder: &Path,
     name: &str,
-) -> Result<TakenServer, String> {
+) -> Result<Vec<TakenServer>, String> {
     let place = EntryLocation { name, ..*place };
     let whole = parse(text, &place).map_err(|failure| failure.to_string())?;
-    for section in section_paths(&whole, &place, folder) {
-        let removed = edit::remove(text, &place, &strs(&section));
+    let sections = section_paths(&whole, &place, folder);
+    let counts = sections.iter().find_map(|section| entry_at(&whole, section, name));
+    let (mut rest, mut taken) = (text.clone(), Vec::new());
+    for section in &sections {
+        if counts.is_none() || entry_at(&whole, section, name) != counts {
+            continue;
+        }
+        let removed = edit::remove(&rest, &place, &strs(section));
         if let Some(removed) = removed.map_err(|failure| failure.to_string())? {
-            *text = removed.text;
-            return Ok(TakenServer { name: name.to_owned(), section, entry: removed.entry });
+            rest = removed.text;
+            let (name, section) = (name.to_owned(), section.clone());
+            taken.push(TakenServer { name, section, entry: removed.entry });
         }
     }
-    Err("its entry was not found again".to_owned())
+    if taken.is_empty() {
+        return Err("its entry was not found again".to_owned());
+    }
+    *text = rest;
+    Ok(taken)
 }
 
-/// Removes the entry for Weir, and puts back what was taken over.
-pub(super) fn give_back(
+/// Prints where the client has other servers with the names of those that were moved: it runs them
+/// beside Weir. `document` is what is left of its file.
+fn print_others(
     place: &EntryLocation<'_>,
     folder: &Path,
-    config: Option<&Path>,
-) -> Result<(), Failure> {
-    let config = loading::config_path(config).ok().filter(|path| path.exists());
-    let listeners =
-        config.as_deref().map(|path| Config::listeners(path, &loading::options(true)).0);
-    let endpoints: Vec<_> = listeners.iter().map(|it| method::endpoint(&it.server)).collect();
-    let state = match &config {
-        Some(config) => Some(state_folder(config)?),
-        None => state_folder(Path::new("weir.toml")).ok(),
-    };
-    let has_records = |state: &&Path| state.join("taken-over").exists();
-    let _turn = state.as_deref().filter(has_records).map(TakenOver::lock).transpose()?;
-    let old = document::read(place.path)?;
-    let mut text = old.as_ref().map_or("", |old| &old.text).to_owned();
-    let mut messages = vec![remove_own_entry(&mut text, place, &endpoints)?];
-    let mut record = None;
-    if let Some(state) = &state {
-        let mut taken = TakenOver::read(state, place)?;
-        taken.servers = put_back(&mut text, place, folder, taken.servers, &mut messages);
-        record = Some((state, taken));
+    document: DocumentValue,
+    moved: &[String],
+) {
+    if moved.is_empty() {
+        return;
     }
-    let has_changed = old.as_ref().map_or("", |old| &old.text) != text;
-    if has_changed {
-        replace(place.path, old.as_ref(), &text)?;
-    }
-    messages.iter().for_each(|line| output::print_stderr(&sanitize_line(line)));
-    if has_changed {
-        output::print_stderr(&format!("then: {}", place.client.next_step));
-    }
-    if let Some((state, record)) = record {
-        let path = record.write(state, place)?;
-        if !record.servers.is_empty() {
-            output::print_stderr(&format!("what was not put back is in {}", path.display()));
-        }
-    }
-    Ok(())
-}
-
-/// Removes the entry for Weir from a text; returns a message about it.
-fn remove_own_entry(
-    text: &mut String,
-    place: &EntryLocation<'_>,
-    endpoints: &[String],
-) -> Result<String, Failure> {
-    let whole = parse(text, place)?;
-    let section = place.client.section(&whole);
+    let scopes = ClientScopes::read(place, folder, document);
     let file = place.path.display();
-    let entry = edit::at(&whole, &section).and_then(|table| table.get(place.name));
-    let Some(entry) = entry else { return Ok(format!("no entry `{}` in {file}", place.name)) };
-    if !is_own_entry(place, entry, endpoints) {
-        return Ok(format!(
-            "the entry `{}` in {file} is not for Weir, so it stays: remove it by hand, or name \
-             another with --name",
-            place.name
-        ));
-    }
-    if let Some(removed) = edit::remove(text, place, &section)? {
-        *text = removed.text;
-    }
-    if let Some(new) = edit::disallow(text, place)? {
-        *text = new;
-    }
-    Ok(format!("removed the entry `{}` from {file}", place.name))
-}
-
-/// Puts servers back into a text; returns those that it cannot take.
-fn put_back(
-    text: &mut String,
-    place: &EntryLocation<'_>,
-    folder: &Path,
-    servers: Vec<TakenServer>,
-    messages: &mut Vec<String>,
-) -> Vec<TakenServer> {
-    let (mut back, mut kept) = (Vec::new(), Vec::new());
-    for server in servers {
-        let place = EntryLocation { name: &server.name, ..*place };
-        let result = parse(text, &place).and_then(|whole| {
-            let is_used = |section: &Vec<String>| {
-                let table = edit::at(&whole, &strs(section));
-                table.is_some_and(|table| table.get(&server.name).is_some())
-            };
-            let paths = section_paths(&whole, &place, folder);
-            match paths.iter().chain([&server.section]).any(is_used) {
-                true => Ok(None),
-                false => {
-                    let section = strs(&server.section);
-                    edit::put_back(text, &place, &section, &server.entry).map(Some)
+    for name in moved {
+        for other in scopes.find(name, &[]) {
+            let text = match other {
+                OtherScope::Section(section) => format!(
+                    "another server of this name is in {file} under `{}`, and was hidden by the \
+                     one that was moved: it stays, and the client runs it here from now on; \
+                     remove it there, or rename it",
+                    section.join(".")
+                ),
+                OtherScope::Project(project) => format!(
+                    "{file} has one of this name for the project {project}: it stays, and the \
+                     client runs it there beside Weir; run this in that folder to move it"
+                ),
+                OtherScope::File(scope, path) => {
+                    let is_moved_by_scope =
+                        places::file(place.client, scope, folder).as_ref() == Some(&path);
+                    let remedy = match is_moved_by_scope {
+                        true => format!("run this with --scope {scope} to move it"),
+                        false => "remove it there by hand".to_owned(),
+                    };
+                    format!(
+                        "{} has one of this name ({scope}): it stays, and the client runs it \
+                         beside Weir; {remedy}",
+                        path.display()
+                    )
                 }
-            }
-        });
-        match result {
-            Ok(Some(new)) => {
-                *text = new;
-                back.push(server.name);
-            }
-            Ok(None) => {
-                messages.push(format!(
-                    "  {}: not put back: the name is used meanwhile; rename one of the two",
-                    server.name
-                ));
-                kept.push(server);
-            }
-            Err(failure) => {
-                messages.push(format!("  {}: not put back: {failure}", server.name));
-                kept.push(server);
-            }
+            };
+            output::print_stderr(&sanitize_line(&format!("  {name}: {text}")));
         }
     }
-    if !back.is_empty() {
-        let file = place.path.display();
-        messages.push(format!("put back into {file}: {}", back.join(", ")));
-        messages.push(
-            "note: these servers are still in Weir's configuration; remove them there if only the \
-             client is to run them"
-                .to_owned(),
-        );
+    for failure in &scopes.unread {
+        let text = format!("note: not searched for servers of these names: {failure}");
+        output::print_stderr(&sanitize_line(&text));
     }
-    kept
 }
 
-/// Paths of the keys of a file that contain servers: those of Claude Code's project in this folder
-/// come first, because they hide the others.
-fn section_paths(
-    document: &DocumentValue,
-    place: &EntryLocation<'_>,
-    folder: &Path,
-) -> Vec<Vec<String>> {
-    let mut sections = Vec::new();
-    if place.client.key == ANY.key {
-        let folder = folder.display().to_string();
-        sections.push(vec!["projects".to_owned(), folder, ANY.key.to_owned()]);
-    }
-    let mut section: Vec<_> = place.client.section(document);
-    while !section.is_empty() {
-        sections.push(section.iter().map(|key| (*key).to_owned()).collect());
-        section.pop();
-    }
-    sections
-}
-
-fn strs(section: &[String]) -> Vec<&str> {
-    section.iter().map(String::as_str).collect()
-}
-
-fn parse(text: &str, place: &EntryLocation<'_>) -> Result<DocumentValue, Failure> {
+pub(super) fn parse(text: &str, place: &EntryLocation<'_>) -> Result<DocumentValue, Failure> {
     document::parse(text, place.client.format, JsonDialect::TOLERANT, place.path)
 }

@@ -1,7 +1,7 @@
 //! Servers that were taken over from a client's file, kept until they are put back.
 //!
-//! Invariant: a record contains each entry as it was in the file, and only its owner can read it:
-//! an entry may contain secrets.
+//! Invariants: a record contains each entry as it was in the file, and an equal one once; only its
+//! owner can read it, because an entry may contain secrets.
 
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::cli::clients::edit::EntryLocation;
+use super::other_scopes::{entry_at, strs};
+use crate::cli::clients::document::{self, DocumentValue, JsonDialect};
+use crate::cli::clients::edit::{self, EntryLocation};
 use crate::cli::exit::Failure;
 use crate::cli::files;
 use weir_base::files::regular_file;
@@ -60,6 +62,13 @@ impl TakenOver {
         locked.map_err(|error| files::write_failure(&path, &error))
     }
 
+    /// Adds a server in the place of an equal one: a client that writes its file from memory brings
+    /// back what was moved.
+    pub(super) fn add(&mut self, server: TakenServer, place: &EntryLocation<'_>) {
+        self.servers.retain(|other| !other.is_same(&server, place));
+        self.servers.push(server);
+    }
+
     fn empty(place: &EntryLocation<'_>) -> Self {
         let file = real_path(place.path).display().to_string();
         Self { client: place.client.name.to_owned(), file, servers: Vec::new() }
@@ -86,6 +95,27 @@ impl TakenOver {
         let text = serde_json::to_string_pretty(self).unwrap_or_default();
         files::write_private(&path, &text)?;
         Ok(path)
+    }
+}
+
+impl TakenServer {
+    /// Meaning of the entry; `None` if its text has none in the client's format.
+    pub(super) fn meaning(&self, place: &EntryLocation<'_>) -> Option<DocumentValue> {
+        let place = EntryLocation { name: &self.name, ..*place };
+        let text = edit::put_back("", &place, &strs(&self.section), &self.entry).ok()?;
+        let (format, dialect) = (place.client.format, JsonDialect::TOLERANT);
+        let whole = document::parse(&text, format, dialect, place.path).ok()?;
+        entry_at(&whole, &self.section, &self.name).cloned()
+    }
+
+    /// Returns whether it was at the same place as another one.
+    pub(super) fn is_at_place_of(&self, other: &Self) -> bool {
+        (&self.name, &self.section) == (&other.name, &other.section)
+    }
+
+    fn is_same(&self, other: &Self, place: &EntryLocation<'_>) -> bool {
+        let is_equal = || self.meaning(place).is_some_and(|it| Some(it) == other.meaning(place));
+        self.is_at_place_of(other) && (self.entry == other.entry || is_equal())
     }
 }
 
