@@ -1,12 +1,13 @@
 //! Take-over of a client's servers, and the way back.
 //!
 //! Invariants: a server leaves the client's file only after Weir has listed it, and after its entry
-//! was written to the record; nothing in the client's file is overwritten on the way back.
+//! was written to the record; on the way back the file becomes what it was, byte for byte, if
+//! nothing else has changed it, and otherwise nothing in it is overwritten.
 
 use std::path::{Path, PathBuf};
 
 use super::method;
-use super::taken::{TakenOver, TakenServer};
+use super::taken::{OriginalText, TakenOver, TakenServer};
 use super::{is_own_entry, replace};
 use crate::cli::check::CheckRow;
 use crate::cli::clients::document::{self, DocumentValue, JsonDialect};
@@ -44,13 +45,26 @@ pub(super) fn has_servers(place: &EntryLocation<'_>, folder: &Path) -> Result<bo
     Ok(section.is_some_and(|section| section.servers.iter().any(is_other)))
 }
 
+/// Imported servers, and the result of listing them.
+#[derive(Clone, Copy)]
+pub(super) struct ListedServers<'a> {
+    pub(super) imported: &'a [ImportedServer],
+    pub(super) rows: &'a [CheckRow],
+}
+
+/// Text of a client's file before a command and with the entry for Weir.
+pub(super) struct FormerFile {
+    pub(super) text: String,
+    pub(super) written: String,
+}
+
 /// Moves the imported servers that came up out of the client's file.
 pub(super) fn take(
     place: &EntryLocation<'_>,
     folder: &Path,
     state: &Path,
-    imported: &[ImportedServer],
-    rows: &[CheckRow],
+    listed: ListedServers<'_>,
+    former: &FormerFile,
 ) -> Result<(), Failure> {
     let _turn = TakenOver::lock(state)?;
     let Some(file) = document::read(place.path)? else { return Ok(()) };
@@ -58,8 +72,8 @@ pub(super) fn take(
     let mut record = TakenOver::read(state, place)?;
     let mut text = file.text.clone();
     let (mut moved, mut stayed) = (Vec::new(), Vec::new());
-    for server in imported {
-        let row = rows.iter().find(|row| row.name == server.upstream);
+    for server in listed.imported {
+        let row = listed.rows.iter().find(|row| row.name == server.upstream);
         let result = match row {
             _ if !server.enabled => Err("the client has switched it off".to_owned()),
             None => Err("it was not listed".to_owned()),
@@ -75,6 +89,10 @@ pub(super) fn take(
         }
     }
     if !moved.is_empty() {
+        // The client may have written its file while the servers were listed.
+        let is_own = file.text == former.written;
+        let original = || original_text(&before, place, &former.text, &text);
+        record.original = is_own.then(original).flatten();
         // First the record: a server must not be lost if the file cannot be replaced.
         let kept = record.write(state, place)?;
         if let Err(failure) = replace(place.path, Some(&file), &text) {
@@ -103,6 +121,29 @@ pub(super) fn take(
         ));
     }
     Ok(())
+}
+
+/// Finds the text of the file before the first take-over; `None` if something else has changed the
+/// file since, or if it had the entry for Weir already.
+fn original_text(
+    before: &TakenOver,
+    place: &EntryLocation<'_>,
+    former: &str,
+    left: &str,
+) -> Option<OriginalText> {
+    let text = match &before.original {
+        Some(original) => {
+            original.is_unchanged(place.name, former).then(|| original.text.clone())?
+        }
+        None if !before.servers.is_empty() => return None,
+        None => {
+            let whole = parse(former, place).ok()?;
+            let table = edit::at(&whole, &place.client.section(&whole));
+            let has_entry = table.is_some_and(|table| table.get(place.name).is_some());
+            (!has_entry).then(|| former.to_owned())?
+        }
+    };
+    Some(OriginalText::new(text, place.name, left))
 }
 
 /// Takes one server out of a text.
@@ -142,12 +183,34 @@ pub(super) fn give_back(
     let _turn = state.as_deref().filter(has_records).map(TakenOver::lock).transpose()?;
     let old = document::read(place.path)?;
     let mut text = old.as_ref().map_or("", |old| &old.text).to_owned();
-    let mut messages = vec![remove_own_entry(&mut text, place, &endpoints)?];
-    let mut record = None;
-    if let Some(state) = &state {
-        let mut taken = TakenOver::read(state, place)?;
-        taken.servers = put_back(&mut text, place, folder, taken.servers, &mut messages);
-        record = Some((state, taken));
+    let mut messages = Vec::new();
+    let mut record = match &state {
+        Some(state) => Some((state, TakenOver::read(state, place)?)),
+        None => None,
+    };
+    let mut taken = record.as_mut().map(|(_, taken)| taken);
+    match taken.as_mut().and_then(|taken| original_of(taken, place, &text)) {
+        Some((original, names)) => {
+            text = original;
+            let file = place.path.display();
+            messages.push(format!("removed the entry `{}` from {file}", place.name));
+            messages.extend(put_back_messages(place, &names));
+            messages.push(format!("{file} is as it was before the take-over"));
+        }
+        None => {
+            messages.push(remove_own_entry(&mut text, place, &endpoints)?);
+            if let Some(taken) = taken {
+                let servers = std::mem::take(&mut taken.servers);
+                if taken.original.take().is_some() {
+                    messages.push(format!(
+                        "note: {} was changed after the take-over, so each entry goes back by \
+                         itself, and may stand in another place than before",
+                        place.path.display()
+                    ));
+                }
+                taken.servers = put_back(&mut text, place, folder, servers, &mut messages);
+            }
+        }
     }
     let has_changed = old.as_ref().map_or("", |old| &old.text) != text;
     if has_changed {
@@ -164,6 +227,18 @@ pub(super) fn give_back(
         }
     }
     Ok(())
+}
+
+/// Takes the former text out of a record, and the names of the servers that it puts back; `None` if
+/// the text of the file is not the one that Weir has left.
+fn original_of(
+    taken: &mut TakenOver,
+    place: &EntryLocation<'_>,
+    text: &str,
+) -> Option<(String, Vec<String>)> {
+    let original = taken.original.take_if(|it| it.is_unchanged(place.name, text))?;
+    let servers = std::mem::take(&mut taken.servers);
+    Some((original.text, servers.into_iter().map(|server| server.name).collect()))
 }
 
 /// Removes the entry for Weir from a text; returns a message about it.
@@ -236,16 +311,19 @@ fn put_back(
             }
         }
     }
-    if !back.is_empty() {
-        let file = place.path.display();
-        messages.push(format!("put back into {file}: {}", back.join(", ")));
-        messages.push(
-            "note: these servers are still in Weir's configuration; remove them there if only the \
-             client is to run them"
-                .to_owned(),
-        );
-    }
+    messages.extend(put_back_messages(place, &back));
     kept
+}
+
+/// Says which servers were put back, if any were.
+fn put_back_messages(place: &EntryLocation<'_>, names: &[String]) -> Vec<String> {
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let note = "note: these servers are still in Weir's configuration; remove them there if only \
+                the client is to run them";
+    let file = place.path.display();
+    vec![format!("put back into {file}: {}", names.join(", ")), note.to_owned()]
 }
 
 /// Paths of the keys of a file that contain servers: those of Claude Code's project in this folder
