@@ -31,6 +31,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use handler::Route;
+pub(crate) use handler::TOKEN_NEEDED;
 pub use listener::serve;
 use reload::{Actions, LastReload};
 use weir_base::secrets::secret::Secret;

@@ -151,9 +151,12 @@ pub fn run() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     Color::from_arguments(&arguments).apply();
     let json = wants_json(&arguments);
-    let ended = match parse(arguments) {
+    let ended = match parse(&arguments) {
         Ok(cli) => run_command(cli.command, json),
-        Err(message) => handle_parse_error(&message, json),
+        Err(message) => match reference::corrections::correct(&message, &arguments) {
+            Some(failure) => Err(failure),
+            None => handle_parse_error(&message, json),
+        },
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -169,9 +172,10 @@ fn definition() -> clap::Command {
     reference::command_groups::group(Cli::command())
 }
 
-fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
+fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
     let mut definition = definition();
     let matches = definition.try_get_matches_from_mut(arguments)?;
+    output::command_hints::remember(&definition, &matches);
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut definition))
 }
 

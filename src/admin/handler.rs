@@ -123,10 +123,7 @@ pub(super) async fn respond<B: Body>(
     let query = request.uri().query().unwrap_or_default();
     let verbose = query.split('&').any(|it| it == "verbose" || it.starts_with("verbose="));
     if !is_trusted && route.needs_token(admin.settings.loopback, verbose) {
-        let mut response = text(
-            StatusCode::UNAUTHORIZED,
-            "send the token of [admin] as `Authorization: Bearer <token>`\n",
-        );
+        let mut response = text(StatusCode::UNAUTHORIZED, TOKEN_NEEDED);
         response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return response;
     }
@@ -227,6 +224,10 @@ fn response(status: StatusCode, kind: &'static str, text: String) -> AdminRespon
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
+
+/// Response to a request without the token, by which `weir status` knows a Weir.
+pub(crate) const TOKEN_NEEDED: &str =
+    "send the token of [admin] as `Authorization: Bearer <token>`\n";
 
 #[cfg(test)]
 mod tests {

@@ -42,19 +42,27 @@ impl RestartQuery {
     }
 }
 
-/// Outcome of the last reload, from any trigger.
+/// Outcome of the last reload, from any trigger, and what the active configuration disables.
 #[derive(Debug, Default)]
-pub struct LastReload(Mutex<Option<RefusedReload>>);
+pub struct LastReload {
+    refused: Mutex<Option<RefusedReload>>,
+    disabled: Mutex<Vec<String>>,
+}
 
 impl LastReload {
     /// Records that the configuration of the files is active.
     pub fn record_success(&self) {
-        *self.0.lock() = None;
+        *self.refused.lock() = None;
+    }
+
+    /// Records the upstreams that the active configuration disables.
+    pub fn record_disabled(&self, names: Vec<String>) {
+        *self.disabled.lock() = names;
     }
 
     /// Records that the configuration of the files was refused.
     pub fn record_refusal(&self, why: String) {
-        let mut last = self.0.lock();
+        let mut last = self.refused.lock();
         let now = || timestamp::format_rfc3339(SystemTime::now());
         let at = last.take().map_or_else(now, |before| before.at);
         *last = Some(RefusedReload { at, why });
@@ -62,7 +70,12 @@ impl LastReload {
 
     /// Returns the refused reload, if the last one was refused.
     pub fn refused(&self) -> Option<RefusedReload> {
-        self.0.lock().clone()
+        self.refused.lock().clone()
+    }
+
+    /// Returns the names of the disabled upstreams.
+    pub fn disabled(&self) -> Vec<String> {
+        self.disabled.lock().clone()
     }
 }
 

@@ -53,6 +53,8 @@ pub struct Status {
     pub streams: u64,
     /// The upstreams, by name.
     pub upstreams: Vec<UpstreamStatus>,
+    /// Names of the upstreams that the configuration disables.
+    pub disabled: Vec<String>,
     /// Requests of clients, by method.
     pub methods: Vec<MethodStatus>,
     /// Refused requests, by reason.
@@ -223,6 +225,7 @@ impl Status {
             sessions: admin.server_state.now().sessions() as u64,
             streams: metrics.streams.read(),
             upstreams: gateway.upstreams().iter().map(of_live).collect(),
+            disabled: admin.settings.reloads.disabled(),
             methods: MethodStatus::all(metrics),
             refusals: refusals.collect(),
             limits: limits.collect(),

@@ -50,6 +50,9 @@ struct CheckReport<'a> {
     /// `None` with `--offline`.
     #[serde(skip_serializing_if = "Option::is_none")]
     upstreams: Option<&'a [CheckRow]>,
+    /// Names of the upstreams that the configuration disables; missing if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    disabled: Vec<String>,
     warnings: Vec<ProblemReport>,
 }
 
@@ -64,6 +67,9 @@ pub(super) struct CheckRow {
     /// Whether it is connected, and clients do not get all of it; missing if not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) incomplete: bool,
+    /// Whether the configuration disables it; such a row is only shown.
+    #[serde(skip)]
+    disabled: bool,
     /// Description of the connection, or the reason why there is none.
     pub(super) state: String,
     prompts: usize,
@@ -80,6 +86,14 @@ pub(super) struct CheckRow {
     /// Further warnings, which are lines of the log if the report is JSON.
     #[serde(skip)]
     warnings: Vec<String>,
+}
+
+impl CheckRow {
+    /// Creates the row of an upstream that is disabled.
+    fn disabled(name: &str) -> Self {
+        let state = format!("`weir enable {name}` enables it");
+        Self { name: name.to_owned(), disabled: true, state, ..Self::default() }
+    }
 }
 
 /// Checks the configuration and every upstream of it.
@@ -107,9 +121,13 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     warnings.extend(find_cut_lists(&oneshot));
     let store = check_store(&oneshot.config).await;
     warnings.extend(store.as_ref().into_iter().flatten().cloned());
-    let report = CheckReport { upstreams: Some(&rows), warnings };
+    let disabled = disabled_upstreams(&oneshot.config);
+    let count = rows.len();
+    rows.extend(disabled.iter().map(|name| CheckRow::disabled(name)));
+    let (shown, rows) = (&rows, &rows[..count]);
+    let report = CheckReport { upstreams: Some(rows), disabled, warnings };
     let printed = output::print_report(args.json, &report, |out| {
-        out.write_all(format_table(&rows, output::stdout_text()).as_bytes())
+        out.write_all(format_table(shown, output::stdout_text()).as_bytes())
     });
     if !args.json {
         other_warnings.iter().for_each(|it| output::print_message(&format!("warning: {it}")));
@@ -177,12 +195,19 @@ async fn offline(args: &Args) -> Result<(), Failure> {
     let options = with_key_warnings(options(args.allow_anonymous_network));
     let warnings = args.config.check(&options).await?;
     if args.json {
-        let report = CheckReport { upstreams: None, warnings: problems(&warnings) };
+        let (disabled, warnings) = (Vec::new(), problems(&warnings));
+        let report = CheckReport { upstreams: None, disabled, warnings };
         return output::print(|out| writeln!(out, "{}", output::to_json(&report)));
     }
     print_warnings(&warnings);
     output::print_stderr("the configuration is valid");
     Ok(())
+}
+
+/// Names of the upstreams that a configuration disables.
+fn disabled_upstreams(config: &Config) -> Vec<String> {
+    let disabled = config.summaries.iter().filter(|upstream| !upstream.enabled);
+    disabled.map(|upstream| upstream.name.clone()).collect()
 }
 
 /// Adds the current time to the options, so that keys that expire soon cause warnings.
@@ -282,6 +307,7 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
             ok,
             needs_sign_in,
             incomplete: is_connected && !ok && !needs_sign_in,
+            disabled: false,
             state,
             prompts,
             tools,

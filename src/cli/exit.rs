@@ -67,13 +67,13 @@ impl Failure {
         }
     }
 
-    /// Formats the failure as one line of JSON.
-    pub(super) fn to_json(&self) -> String {
+    /// Formats the failure, whose text is `error`, as one line of JSON.
+    pub(super) fn to_json(&self, error: &str) -> String {
         let problems = match self {
             Self::Config(report) => Some(problems(report.problems())),
             _ => None,
         };
-        let (error, exit_code) = (self.to_string(), self.code());
+        let (error, exit_code) = (error.to_owned(), self.code());
         // Encoding cannot fail: every member has a JSON form.
         serde_json::to_string(&FailureReport { error, exit_code, problems }).unwrap_or_default()
     }

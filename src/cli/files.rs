@@ -1,11 +1,13 @@
 //! Writing of the user's files.
 //!
 //! Invariants: a file is replaced atomically, so a reader sees the old text or the new one; its
-//! owner, permissions and symbolic link are preserved; a file is copied before it is overwritten.
+//! owner, permissions and symbolic link are preserved; a file is copied before it is overwritten,
+//! and only its owner can read the copies, of which a bounded number is kept.
 
-use std::fs::Permissions;
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -121,7 +123,7 @@ fn create_temporary(folder: &Path, private: bool) -> io::Result<tempfile::NamedT
 
 /// Gives a file the owner of the one that it replaces: a run as root must not take a file away
 /// from its user.
-fn copy_owner(file: &std::fs::File, old: &std::fs::Metadata) -> io::Result<()> {
+fn copy_owner(file: &File, old: &std::fs::Metadata) -> io::Result<()> {
     let own = file.metadata()?;
     match (own.uid(), own.gid()) == (old.uid(), old.gid()) {
         true => Ok(()),
@@ -129,29 +131,87 @@ fn copy_owner(file: &std::fs::File, old: &std::fs::Metadata) -> io::Result<()> {
     }
 }
 
-/// Copies a file to `<file>.weir-backup-20261121T042012Z`, permissions included, and returns the
-/// path of the copy.
+/// Copies a file to `<file>.weir-backup-20261121T042012Z`, for its owner only, and returns the path
+/// of the copy. The oldest copies of the file are removed.
 pub(super) fn back_up_file(path: &Path) -> Result<PathBuf, Failure> {
     let real = resolve_link(path);
+    let (stamp, former) = (format_stamp(SystemTime::now()), find_backups(&real));
     let mut name = real.clone().into_os_string();
-    name.push(format!(".weir-backup-{}", format_stamp(SystemTime::now())));
+    name.push(format!("{BACKUP}{stamp}"));
     let first = PathBuf::from(name);
-    let mut backup = first.clone();
-    // Two copies within one second need different names.
-    let mut number = 2;
+    // Copies within one second have numbers, and that of one that was removed is not used again.
+    let numbers =
+        former.iter().filter(|((its, _), _)| *its == stamp).map(|((_, number), _)| *number);
+    let mut number = numbers.max().unwrap_or(0) + 1;
+    let named = |number: u32| match number {
+        1 => first.clone(),
+        number => PathBuf::from(format!("{}-{number}", first.display())),
+    };
     // `symlink_metadata`, because copying to a dangling link would create its target.
-    while backup.symlink_metadata().is_ok() {
-        backup = PathBuf::from(format!("{}-{number}", first.display()));
+    while named(number).symlink_metadata().is_ok() {
         number += 1;
     }
-    std::fs::copy(&real, &backup).map_err(|error| write_failure(&backup, &error))?;
+    let backup = named(number);
+    copy_privately(&real, &backup).map_err(|error| write_failure(&backup, &error))?;
+    let old = former.len().saturating_sub(MAX_BACKUPS - 1);
+    for (_, old) in &former[..old] {
+        // One that cannot be removed is found again by the next command.
+        let _ = std::fs::remove_file(old);
+    }
     Ok(backup)
+}
+
+/// Copies a file for its owner only: it may contain tokens.
+fn copy_privately(from: &Path, to: &Path) -> io::Result<()> {
+    let mut source = File::open(from)?;
+    let old = source.metadata()?;
+    let mut copy = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    // Else it stays that of this user, who is allowed to replace the file.
+    let _ = copy_owner(&copy, &old);
+    io::copy(&mut source, &mut copy)?;
+    copy.set_permissions(Permissions::from_mode(old.permissions().mode() & 0o600))
+}
+
+/// Finds the copies of a file, the oldest first.
+fn find_backups(path: &Path) -> Vec<((String, u32), PathBuf)> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Vec::new() };
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = entries.filter(|entry| entry.file_type().is_ok_and(|it| it.is_file()));
+    let mut backups: Vec<_> = files
+        .filter_map(|entry| Some((backup_order(name, &entry.file_name())?, entry.path())))
+        .collect();
+    backups.sort_unstable();
+    backups
+}
+
+/// Returns the time in the name of a copy of this file, and its number within that second; `None`
+/// for other files.
+fn backup_order(file: &OsStr, name: &OsStr) -> Option<(String, u32)> {
+    let stamp = name.to_str()?.strip_prefix(file.to_str()?)?.strip_prefix(BACKUP)?;
+    let (stamp, number) = match stamp.split_once('-') {
+        Some((stamp, number)) => (stamp, number.parse().ok()?),
+        None => (stamp, 1),
+    };
+    let has_form = stamp.len() == STAMP_FORM.len()
+        && stamp.chars().zip(STAMP_FORM.chars()).all(|(c, form)| match form {
+            '0' => c.is_ascii_digit(),
+            form => c == form,
+        });
+    has_form.then(|| (stamp.to_owned(), number))
 }
 
 /// Formats a timestamp for a file name.
 fn format_stamp(moment: SystemTime) -> String {
     format_rfc3339(moment).replace(['-', ':'], "")
 }
+
+/// Part of the name of a copy, between that of the file and the time.
+const BACKUP: &str = ".weir-backup-";
+/// Form of the time, with digits in the place of zeros.
+const STAMP_FORM: &str = "00000000T000000Z";
+/// Copies of one file that are kept.
+const MAX_BACKUPS: usize = 5;
 
 /// Failure for a file that cannot be written.
 pub(super) fn write_failure(path: &Path, error: &io::Error) -> Failure {
@@ -217,5 +277,37 @@ mod tests {
         }
         let backup = back_up_file(&path).expect("copied");
         assert!(!elsewhere.exists() && backup.is_file(), "{}", backup.display());
+    }
+
+    #[test]
+    fn copies_are_for_their_owner_and_the_five_newest_of_a_file_are_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("weir.toml");
+        let mode = |path: &Path| std::fs::metadata(path).expect("there").mode() & 0o777;
+        let others = [
+            "weir.toml.weir-backup-mine",
+            "weir.toml.weir-backup-20200101T000000Z.gz",
+            "other.toml.weir-backup-20200101T000000Z",
+        ];
+        let oldest = "weir.toml.weir-backup-20200101T000000Z";
+        for name in others.iter().chain([&oldest]) {
+            std::fs::write(folder.path().join(name), "kept").expect("written");
+        }
+        for (number, file_mode, copy_mode) in [(1, 0o644, 0o600), (2, 0o440, 0o400)] {
+            std::fs::write(&path, format!("text {number}")).expect("written");
+            std::fs::set_permissions(&path, Permissions::from_mode(file_mode)).expect("ours");
+            let backup = back_up_file(&path).expect("copied");
+            assert_eq!(mode(&backup), copy_mode);
+            let text = std::fs::read_to_string(&backup).expect("readable");
+            assert_eq!(text, format!("text {number}"));
+            std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("ours");
+        }
+        assert!(folder.path().join(oldest).exists());
+        let newest: Vec<_> = (0..5).map(|_| back_up_file(&path).expect("copied")).collect();
+        assert!(newest.iter().all(|backup| backup.exists()));
+        assert!(!folder.path().join(oldest).exists());
+        assert!(others.iter().all(|name| folder.path().join(name).exists()));
+        // The file itself, the other files and the newest copies.
+        assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 1 + 3 + 5);
     }
 }

@@ -36,8 +36,8 @@ use weir_upstream::connect::system::System;
 /// Arguments of `weir login`.
 #[derive(Debug, clap::Args)]
 pub(super) struct LoginArgs {
-    /// The upstream to sign in to.
-    #[arg(value_name = "UPSTREAM", required_unless_present_any = ["list", "rekey"])]
+    /// The upstream to sign in to; without one, those are named to which users sign in.
+    #[arg(value_name = "UPSTREAM")]
     upstream: Option<String>,
     /// Shows the upstreams that users sign in to, and whether one has.
     #[arg(long, conflicts_with_all = ["upstream", "no_browser", "port"])]
@@ -60,9 +60,9 @@ pub(super) struct LoginArgs {
 /// Arguments of `weir logout`.
 #[derive(Debug, clap::Args)]
 pub(super) struct LogoutArgs {
-    /// The upstream whose sign-in is removed.
+    /// The upstream whose sign-in is removed; without one, those are named to which users sign in.
     #[arg(value_name = "UPSTREAM")]
-    upstream: String,
+    upstream: Option<String>,
     #[command(flatten)]
     report: ReportArgs,
 }
@@ -127,7 +127,10 @@ pub(super) async fn login(args: LoginArgs) -> Result<(), Failure> {
         return output::print_report(args.report.json, &Rekeyed { sealed }, write);
     }
     let Some(name) = &args.upstream else {
-        return list(&config, state, args.report.json);
+        return match args.list {
+            true => list(&config, state, args.report.json),
+            false => Err(which_upstream(&config, "login")),
+        };
     };
     let target = find(&config, name, state)?;
     // Such as that its access tokens go to an http:// URL.
@@ -251,9 +254,10 @@ async fn write_audit(
 /// Removes a sign-in. A signal ends it, but once the sign-in is removed here, that is recorded.
 pub(super) async fn logout(args: LogoutArgs) -> Result<(), Failure> {
     log::start_errors_only();
-    let LogoutArgs { upstream: name, report } = &args;
+    let LogoutArgs { upstream, report } = &args;
     let mut signals = Signals::of_command()?;
-    let config = signals.run_until_signal(load(report, Some(name.clone()))).await?;
+    let config = signals.run_until_signal(load(report, upstream.clone())).await?;
+    let Some(name) = upstream else { return Err(which_upstream(&config, "logout")) };
     let state = state(&config)?;
     let target = find(&config, name, state);
     let log = audit_log::open_for_command(&config)?;
@@ -290,6 +294,19 @@ pub(super) async fn logout(args: LogoutArgs) -> Result<(), Failure> {
     print(report, &SignInRow { problem, ..SignInRow::new(name, None) })
 }
 
+/// Failure of a command for one upstream that names none.
+fn which_upstream(config: &Config, command: &str) -> Failure {
+    let upstreams = config.upstreams.iter().filter(|it| it.is_signed_in_to());
+    let names: Vec<_> = upstreams.map(|it| it.name()).collect();
+    Failure::Usage(match names.first() {
+        Some(first) => format!(
+            "which upstream? users sign in to {}; for example `weir {command} {first}`",
+            names.join(", ")
+        ),
+        None => NO_SIGN_INS.to_owned(),
+    })
+}
+
 fn list(config: &Config, state: &Path, json: bool) -> Result<(), Failure> {
     let vault = Vault::open_existing(state).map_err(failure)?;
     let upstreams = config.upstreams.iter().filter(|it| it.is_signed_in_to());
@@ -311,9 +328,7 @@ fn list(config: &Config, state: &Path, json: bool) -> Result<(), Failure> {
         |out: &mut dyn Write| rows.iter().try_for_each(|row| writeln!(out, "{}", row.to_line()));
     output::print_report(json, &rows, write)?;
     if rows.is_empty() && !json {
-        output::print_stderr(
-            "no upstream of the configuration has an `auth` with which a user signs in",
-        );
+        output::print_stderr(NO_SIGN_INS);
     }
     Ok(())
 }
@@ -421,6 +436,9 @@ fn vault_failure(state: &Path, error: &std::io::Error) -> Failure {
 
 /// Request that a server refuses without a token.
 const PING: &[u8] = br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+/// Message for a configuration without upstreams to which users sign in.
+const NO_SIGN_INS: &str =
+    "no upstream of the configuration has an `auth` with which a user signs in";
 const CHALLENGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the user to sign in.
 const PATIENCE: Duration = Duration::from_mins(10);

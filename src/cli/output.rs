@@ -3,6 +3,7 @@
 //! Invariants: data that cannot be written is a failure, unless the reader closed the pipe; a
 //! failed write to standard error is ignored; only terminals that support colors receive them.
 
+pub(crate) mod command_hints;
 pub(crate) mod definition_diff;
 pub(crate) mod progress;
 pub(crate) mod render;
@@ -168,35 +169,47 @@ pub(super) fn waiting_for_answer(upstreams: &[String]) -> String {
 pub(super) fn print_waiting_for_answer(upstreams: &[String], json: bool) {
     let message = waiting_for_answer(upstreams);
     match json {
-        true => print_stderr(&to_json(&BTreeMap::from([("message", message)]))),
+        true => print_unwrapped(&to_json(&BTreeMap::from([("message", message)]))),
         false => print_stderr(&message),
     }
 }
 
-/// Writes a line to standard error, without its colors where they are disabled.
-pub(super) fn print_stderr(line: &str) {
-    // A broken standard error cannot be reported anywhere.
-    let _ = writeln!(anstream::stderr().lock(), "{line}");
-}
-
-/// Writes sentences to standard error; on a terminal their lines break between words.
-pub(super) fn print_message(text: &str) {
+/// Writes lines to standard error, without their colors where they are disabled. On a terminal they
+/// break between words. Commands of Weir in them get the user's file.
+pub(super) fn print_stderr(text: &str) {
+    let text = command_hints::complete(text);
     if !std::io::stderr().is_terminal() {
-        return print_stderr(text);
+        return print_unwrapped(&text);
     }
     let mut wrapped = WrappedText::new(stderr_columns(), false);
-    text.lines().for_each(|line| wrapped.add("", 0, line, 2));
-    print_stderr(wrapped.finish().trim_end_matches('\n'));
+    text.split('\n').for_each(|line| wrapped.add_line(line));
+    let wrapped = wrapped.finish();
+    print_unwrapped(wrapped.strip_suffix('\n').unwrap_or(&wrapped));
+}
+
+/// Writes sentences to standard error.
+pub(super) fn print_message(text: &str) {
+    print_stderr(text.trim_end_matches('\n'));
+}
+
+/// Writes a line to standard error as it is.
+fn print_unwrapped(line: &str) {
+    // A broken standard error cannot be reported anywhere.
+    let _ = writeln!(anstream::stderr().lock(), "{line}");
 }
 
 /// Writes a failure to standard error: as text, or as one line of JSON.
 pub(super) fn print_failure(failure: &Failure, json: bool) {
     match failure {
-        _ if json => print_stderr(&render::sanitize_json(&failure.to_json(), true)),
+        _ if json => {
+            let error = failure.to_string();
+            let report = failure.to_json(&command_hints::complete(&error));
+            print_unwrapped(&render::sanitize_json(&report, true));
+        }
         // The user who pressed Ctrl-C needs no message.
         Failure::Stopped(_) => {}
         // clap formats its messages itself.
-        Failure::Arguments(text) => print_stderr(text.trim_end()),
+        Failure::Arguments(text) => print_unwrapped(text.trim_end()),
         // The drawn report needs no prefix.
         Failure::Config(report) => print_stderr(&report.render(true)),
         // Each of these texts may contain names from an upstream, so it is sanitized.

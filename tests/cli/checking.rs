@@ -337,6 +337,24 @@ fn offline_tells_of_folders_that_are_not_there() {
 }
 
 #[test]
+fn an_upstream_that_is_disabled_has_a_row_and_does_not_count() {
+    let off = "[upstreams.attic]\ncommand = \"/nowhere/server\"\nenabled = false\n";
+    let folder = folder(&format!("{off}[upstreams.house]\nprompts_dir = \"prompts\"\n"));
+    assert_snapshot!(super::shown(folder.path(), &["check"]), @r"
+    $ weir check
+    ok        house  library  2 prompts
+    disabled  attic  `weir enable attic` enables it
+    => 0
+    ");
+    let (_, out, _) = weir(folder.path(), &["check", "--json"]);
+    assert!(out.contains(r#"{"upstreams":[{"name":"house""#), "{out}");
+    assert!(out.ends_with("}],\"disabled\":[\"attic\"],\"warnings\":[]}\n"), "{out}");
+    std::fs::rename(folder.path().join("weir.toml"), folder.path().join("own.toml")).expect("ours");
+    let (_, out, _) = weir(folder.path(), &["check", "-c", "own.toml"]);
+    assert!(out.contains("`weir enable attic --config own.toml` enables it"), "{out}");
+}
+
+#[test]
 fn json_in_place_of_toml_is_recognized() {
     let folder = folder("{\"mcpServers\": {\"a\": {\"env\": {\"TOKEN\": \"hunter2\"}}}}");
     let (code, _, err) = weir(folder.path(), &["check"]);

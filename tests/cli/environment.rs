@@ -64,7 +64,8 @@ fn a_crash_names_what_was_held_back_and_what_is_set_nowhere_and_no_value() {
     let variables = [("NOTION_TOKEN", "canary-2"), ("OTHER_TOKEN", "canary-3")];
     let reason = "last lines of standard error: \"NOTION_TOKEN is not set\", \"nor \
                   NOTION_SPACE_KEY\", \"***\"; it names what is held back: pass_env = \
-                  [\"NOTION_TOKEN\"] passes that on; it names what is set nowhere: NOTION_SPACE_KEY";
+                  [\"NOTION_TOKEN\"] passes that on; it names what is set nowhere: \
+                  NOTION_SPACE_KEY: set that in `env` of the upstream";
     let checked = printed(command(folder.path(), &["check"], DESKTOP, &variables));
     let unwrapped = checked.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(unwrapped.contains(reason), "{checked}");

@@ -1,7 +1,9 @@
 //! Observability of a running Weir: health, metrics, and `weir status`.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -368,6 +370,23 @@ fn while_it_stops_it_is_not_ready_and_says_so_until_the_last_call_has_ended() {
 }
 
 #[test]
+fn an_upstream_that_is_disabled_is_in_the_status_and_is_no_problem() {
+    let off = "[upstreams.attic]\ncommand = \"/nowhere/server\"\nenabled = false\n";
+    let served = Served::start(&format!("{OPEN}{off}"));
+    served.wait_for("/readyz", |status, _| status == 200);
+    let (code, out, err) = served.weir(&["status"]);
+    assert_eq!((code, &*err), (0, ""));
+    assert!(out.ends_with("disabled  attic  `weir enable attic` enables it\n"), "{out}");
+    let (_, out, _) = served.weir(&["status", "--json"]);
+    assert!(out.contains(r#""disabled":["attic"]"#), "{out}");
+    // A reload changes it.
+    assert_eq!(served.weir(&["enable", "attic"]).0, 0);
+    served.weir(&["reload"]);
+    let (_, out, _) = served.weir(&["status"]);
+    assert!(!out.contains("disabled") && out.contains("attic"), "{out}");
+}
+
+#[test]
 fn where_nothing_runs_it_says_what_to_do() {
     let folder = folder(&format!(
         "[admin]\nlisten = \"127.0.0.1:1\"\n[state]\ndir = \"state\"\n{LIBRARY_CONFIG}"
@@ -414,6 +433,46 @@ fn the_weir_of_another_configuration_is_not_taken_for_this_one() {
     let (code, _, err) = served.weir(&["status", "--config", "other.toml"]);
     assert_eq!(code, 4);
     assert_snapshot!(err, @"weir: the Weir at ADMIN runs with FOLDER/weir.toml; start one with this configuration, and with a `listen` of its own under [admin]");
+}
+
+#[test]
+fn a_program_that_is_no_weir_is_not_taken_for_one() {
+    for answer in [
+        "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
+        "SSH-2.0-OpenSSH_9.2\r\n",
+    ] {
+        let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = other.local_addr().expect("an address").port();
+        std::thread::spawn(move || {
+            for connection in other.incoming() {
+                let mut connection = connection.expect("a connection");
+                let _ = connection.read(&mut [0; 1_024]);
+                let _ = connection.write_all(answer.as_bytes());
+            }
+        });
+        let folder = folder(&format!("{}{OPEN}", listeners(port)));
+        // With a token of a former Weir, and without.
+        for has_token in [false, true] {
+            if has_token {
+                let state = folder.path().join("state");
+                std::fs::create_dir_all(&state).expect("made");
+                let token = state.join("admin-token");
+                std::fs::write(&token, "x".repeat(43)).expect("written");
+                std::fs::set_permissions(token, Permissions::from_mode(0o600)).expect("ours");
+            }
+            for arguments in [&["status"][..], &["reload"], &["restart", "house"]] {
+                let (code, out, err) = super::weir(folder.path(), arguments);
+                let expected = format!(
+                    "weir: something else answers at 127.0.0.1:{port}, and no Weir: a Weir of this \
+                     configuration cannot listen there for operators; set another `listen` under \
+                     [admin], then start it again\n"
+                );
+                assert_eq!((code, &*out, err), (4, "", expected), "{answer} {arguments:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -152,6 +152,25 @@ fn a_signal_lets_the_call_of_a_client_on_stdio_end_first() {
 }
 
 #[test]
+fn a_list_that_waits_for_its_server_is_answered_after_the_end_of_the_input() {
+    let folder = folder(&scripted("hub"));
+    let hesitant =
+        r#"'$(echo asked > asked; read -r _ < go)'"result":{"prompts":[{"name":"slow"}]}"#;
+    script(folder.path(), "hub", &[("prompts/list", hesitant)]);
+    ["asked", "go"].iter().for_each(|name| make_pipe(&folder.path().join(name)));
+    let (mut weir, mut output) = stdio(folder.path(), &[]);
+    let mut input = weir.child.stdin.take().expect("a pipe");
+    let list = r#"{"jsonrpc":"2.0","id":7,"method":"prompts/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+    writeln!(input, "{list}").expect("written");
+    drop(input);
+    read_pipe(folder.path().join("asked"));
+    write_pipe(folder.path().join("go"));
+    let answer = output.wait_for("");
+    assert!(answer.contains(r#""id":7"#) && answer.contains("hub__slow"), "{answer}");
+    assert!(weir.wait().success());
+}
+
+#[test]
 fn a_signal_while_it_ends_kills_a_child_that_will_not() {
     // `$$` in the file means `$`.
     let script = "trap 'echo asked >&2' TERM; echo begun $$$$ >&2; while :; do sleep 1; done";

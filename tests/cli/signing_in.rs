@@ -456,3 +456,31 @@ fn an_upstream_on_the_network_without_tls_gets_tokens_only_where_that_is_written
     // It has not been asked for its authorization server, which others could change on the way.
     assert_eq!(*server.requests.lock().expect("unharmed"), ["POST /mcp"]);
 }
+
+#[test]
+fn a_sign_in_without_a_name_lists_those_that_there_are() {
+    let table = |name: &str| {
+        format!("[upstreams.{name}]\nurl = \"https://a.example/{name}\"\nauth.type = \"oauth\"\n")
+    };
+    let library = "[upstreams.house]\nprompts_dir = \"prompts\"\n";
+    let several = crate::folder(&[&table("office"), library, &table("wiki")].concat());
+    let none = crate::folder(library);
+    for command in ["login", "logout"] {
+        let expected = format!(
+            "weir: which upstream? users sign in to office, wiki; for example `weir {command} \
+             office`\n"
+        );
+        assert_eq!(
+            crate::weir(several.path(), &[command]),
+            (2, String::new(), expected),
+            "{command}"
+        );
+        let expected =
+            "weir: no upstream of the configuration has an `auth` with which a user signs in\n";
+        assert_eq!(
+            crate::weir(none.path(), &[command]),
+            (2, String::new(), expected.to_owned()),
+            "{command}"
+        );
+    }
+}

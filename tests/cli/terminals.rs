@@ -111,6 +111,40 @@ fn stdio_by_hand_says_that_a_client_starts_it() {
 }
 
 #[test]
+fn the_end_of_input_on_a_terminal_ends_stdio() {
+    let folder = folder("[upstreams.house]\nprompts_dir = \"prompts\"\n");
+    let mut command = super::program();
+    command.arg("stdio").current_dir(folder.path());
+    let mut terminal = Terminal::start(&command, ROWS, 80);
+    terminal.wait_for(|_, text| text.contains("Ctrl-C"));
+    // Ctrl-D, once.
+    terminal.press(b"\x04");
+    terminal.ends_with(0);
+}
+
+#[test]
+fn messages_and_warnings_break_between_words() {
+    let folder = folder("[upstreams.house]\nprompts_dir = \"promts\"\n");
+    let (text, _) = shown(folder.path(), &["check", "--offline"], 50, "is valid");
+    assert_snapshot!(text, @r#"
+    warning: upstreams.house.prompts_dir: there is no
+      folder promts
+     --> weir.toml:2:15
+      |
+    2 | prompts_dir = "promts"
+      |               ^^^^^^^^ make it, or correct the
+        path: it starts from the folder of this file
+    the configuration is valid
+    "#);
+    std::fs::remove_file(folder.path().join("weir.toml")).expect("removed");
+    let (text, _) = shown(folder.path(), &["init", "--dir", "new"], 50, "client has already");
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let expected = "shows what clients will see `weir connect CLIENT --config new/weir.toml` prints \
+                    the entry for a client, such as claude-code or cursor";
+    assert!(words.contains(expected), "{text}");
+}
+
+#[test]
 fn the_log_of_serve_is_short_on_a_terminal() {
     let folder = folder(
         "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nenabled = false\n\

@@ -151,6 +151,31 @@ fn the_configuration_decides_how_a_client_comes_in() {
 }
 
 #[test]
+fn over_http_it_is_said_if_nothing_serves_there() {
+    let user_home = UserHome::new();
+    let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = other.local_addr().expect("an address").port();
+    let config =
+        format!("server.listen = \"127.0.0.1:{port}\"\n[upstreams.house]\nprompts_dir = \".\"\n");
+    user_home.write("project/own.toml", &config);
+    let connect = ["connect", "codex", "--http", "-c", "own.toml"];
+    let done = user_home.weir(&connect);
+    assert!(done.code == 0 && !done.err.contains("nothing listens"), "{}", done.err);
+    drop(other);
+    let said = format!(
+        "note: nothing listens at http://127.0.0.1:{port}/mcp now: the client needs a running `weir \
+         serve --config own.toml`; `weir status --config own.toml` shows whether one runs\n"
+    );
+    for more in [&[][..], &["--write"]] {
+        let done = user_home.weir(&[&connect[..], more].concat());
+        assert!(done.code == 0 && done.err.ends_with(&said), "{}", done.err);
+    }
+    // Another machine is not asked.
+    let done = user_home.weir(&["connect", "codex", "--url", "https://mcp.example.com/mcp"]);
+    assert!(done.code == 0 && !done.err.contains("nothing listens"), "{}", done.err);
+}
+
+#[test]
 fn who_logs_in_at_a_provider_is_given_no_place_for_a_key() {
     let user_home = UserHome::new();
     let config = "server.public_url = \"https://mcp.example.com\"\n[upstreams.house]\nprompts_dir = \".\"\n\
@@ -251,7 +276,7 @@ fn links_and_permissions_stay_and_so_do_marks_and_line_ends() {
     assert!(user_home.path(".cursor/mcp.json").is_symlink());
     assert_eq!(mode(&real), 0o640);
     let backup = user_home.files("dotfiles").into_iter().find(|file| file.contains("weir-backup"));
-    assert_eq!(mode(&user_home.path("dotfiles").join(backup.expect("a copy"))), 0o640);
+    assert_eq!(mode(&user_home.path("dotfiles").join(backup.expect("a copy"))), 0o600);
     let expected = "\u{feff}{\r\n\t\"mcpServers\": {\r\n\t\t\"a\": { \"command\": \"x\" },\r\n\t\t\"weir\": \
                     {\r\n\t\t\t\"url\": \"https://a.example/mcp\"\r\n\t\t}\r\n\t}\r\n}";
     assert_eq!(user_home.read("dotfiles/mcp.json"), expected);

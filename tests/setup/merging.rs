@@ -45,11 +45,11 @@ fn servers_are_added_to_a_configuration_and_what_it_has_is_skipped() {
     assert_snapshot!(done.err, @r"
     read ~/.cursor/mcp.json (user): 5 servers
       broken: left out: it has neither a command nor a URL
-      GitHub: skipped: it is [upstreams.github] already
       wiki: is [upstreams.wiki-3] now: [upstreams.wiki] is another server
       wiki-2: is [upstreams.wiki-2] now
       fetch: is [upstreams.fetch] now
       fetch: env.A_KEY is now in secrets/fetch-a-key
+      GitHub: skipped: it is [upstreams.github] already
     copied weir.toml to ~/project/weir.toml.weir-backup-TIME
     wrote weir.toml: added 3 upstreams to the 2 that the configuration had
     next: `weir check` tries it
@@ -96,10 +96,7 @@ fn servers_are_added_to_a_configuration_and_what_it_has_is_skipped() {
     assert_snapshot!(done.err, @r"
     read ~/.cursor/mcp.json (user): 5 servers
       broken: left out: it has neither a command nor a URL
-      GitHub: skipped: it is [upstreams.github] already
-      wiki: skipped: it is [upstreams.wiki-3] already
-      wiki-2: skipped: it is [upstreams.wiki-2] already
-      fetch: skipped: it is [upstreams.fetch] already
+      GitHub (as github), wiki (as wiki-3), wiki-2, fetch: skipped: the configuration has them already
     weir.toml has all of them, and was not changed
     next: `weir check` tries it
           `weir connect cursor --take-over` adds Weir to the client's file, and moves the servers that come up out of it

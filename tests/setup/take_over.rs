@@ -107,10 +107,79 @@ fn servers_that_came_up_are_moved_and_come_back() {
     removed the entry `weir` from ~/.cursor/mcp.json
     put back into ~/.cursor/mcp.json: My Notes
     note: these servers are still in Weir's configuration; remove them there if only the client is to run them
+    ~/.cursor/mcp.json is as it was before the take-over
     then: switch it on in Cursor's settings, under MCP
     ");
-    let file = read_json(&user_home, ".cursor/mcp.json");
-    assert_eq!(file, serde_json::from_str::<Value>(&text).expect("it is JSON"));
+    assert_eq!(user_home.read(".cursor/mcp.json"), text);
+}
+
+/// Files with several servers that come up, and one whose program is installed later.
+fn odd_files(program: &str) -> [(&'static str, String); 4] {
+    let json = format!(
+        "\u{feff}// Mine.\r\n{{\r\n\t\"servers\": {{\r\n\r\n\t\t/* one */ \"a\": {{\"command\":\"{program}\"}},\n\
+         \t\t\"b\": {{ \"command\" : \"{program}\", }}, // two\r\n\r\n\t\t\"down\": {{ \"command\": \"/nowhere/server\" }},\r\n\
+         \t\t\"c\": {{\"command\": \"{program}-2\",\"args\":[ ]}},\r\n\t}},\r\n\r\n\t\"theme\": \"dark\",\r\n}}"
+    );
+    let alone = format!("{{\"mcpServers\":{{\"a\":{{\"command\":\"{program}\"}}}}}}");
+    let toml = format!(
+        "# Mine.\n\n\n[mcp_servers]   # all\na = {{ command = \"{program}\" }} # one\n\n[mcp_servers.b]\r\n\
+         command = '{program}'\n\n\n# last\n[tui]\n[mcp_servers.c]\ncommand = \"{program}-2\""
+    );
+    let yaml = format!(
+        "# Mine.\nextensions:\n\n    a: {{type: stdio, enabled: true, name: a, cmd: {program}, args: []}}   # one\n\
+         \n    b:\n        type: stdio\n        enabled: true\n        name: b\n        cmd: '{program}'\n        args: []\n\n\
+         # last\nmodel: x\n"
+    );
+    [("vscode", json), ("cursor", alone), ("codex", toml), ("goose", yaml)]
+}
+
+#[test]
+fn a_file_comes_back_byte_for_byte_however_it_was_written() {
+    for number in 0..4 {
+        let user_home = UserHome::new();
+        let program = user_home.server("notes");
+        let files = odd_files(&program);
+        let (client, text) = &files[number];
+        let path = CLIENTS.iter().find(|it| it.name == *client).expect("it is known").user;
+        user_home.write(path, text);
+        for _ in 0..2 {
+            let done = user_home.weir(&["connect", client, "--take-over"]);
+            assert_eq!(done.code, 0, "{client}: {}", done.err);
+            assert!(done.err.contains("moved from"), "{client}: {}", done.err);
+            // The second run takes over what is installed now.
+            std::fs::copy(&program, format!("{program}-2")).expect("copied");
+            if !text.contains("-2") {
+                break;
+            }
+        }
+        assert_ne!(user_home.read(path), *text, "{client}");
+        let done = user_home.weir(&["connect", client, "--remove"]);
+        assert_eq!(done.code, 0, "{client}: {}", done.err);
+        assert_eq!(user_home.read(path), *text, "{client}: {}", done.err);
+        assert_eq!(user_home.files(".local/state/weir/taken-over"), [""; 0]);
+    }
+}
+
+#[test]
+fn a_file_that_was_changed_after_the_take_over_gets_its_entries_back_and_keeps_the_change() {
+    let user_home = UserHome::new();
+    let program = user_home.server("notes");
+    let text = format!(
+        "{{ \"mcpServers\": {{\n  \"a\": {{ \"command\": \"{program}\" }},\n  \"b\": {{ \"command\": \
+         \"{program}\" }}\n}} }}\n"
+    );
+    user_home.write(".cursor/mcp.json", &text);
+    let done = user_home.weir(&["connect", "cursor", "--take-over"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let left = user_home.read(".cursor/mcp.json");
+    user_home.write(".cursor/mcp.json", &format!("// A word.\n{left}"));
+    let done = user_home.weir(&["connect", "cursor", "--remove"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    let said = "note: ~/.cursor/mcp.json was changed after the take-over, so each entry goes back";
+    assert!(done.err.contains(said), "{}", done.err);
+    let now = user_home.read(".cursor/mcp.json");
+    assert!(now.starts_with("// A word.\n") && !now.contains("weir"), "{now}");
+    assert_eq!(now.matches("bin/notes").count(), 2, "{now}");
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Stdio transport: one client, newline-delimited messages in both directions, both eras at once.
 //!
 //! Invariants: only protocol messages are written, one per line; each request runs in a task of its
-//! own that its client can cancel by id; the end of the input cancels the remaining requests. The
-//! reader waits for the writer for a bounded time: a client that sends without reading is
-//! disconnected.
+//! own that its client can cancel by id. At the end of the input, requests in progress are answered
+//! within a bounded time, and the remaining ones cancelled. The reader waits for the writer for a
+//! bounded time: a client that sends without reading is disconnected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,6 +66,7 @@ pub async fn serve<R, W>(
                 if let Some(line) = lines.last_line() {
                     handle_line(&mut session, line).await;
                 }
+                session.finish_requests(LISTS_TIMEOUT, CALLS_TIMEOUT).await;
                 break;
             }
             Ok(_) => {}
@@ -142,6 +143,11 @@ async fn write<W: AsyncWrite + Unpin>(
     }
 }
 
+/// Time for the lists in progress once the client has closed its side: longer than a list waits for
+/// upstreams (`protocol.list_wait`).
+const LISTS_TIMEOUT: Duration = Duration::from_secs(35);
+/// Time for other requests then: less than the two seconds after which clients send SIGTERM.
+const CALLS_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// Time to write the last responses once the client has closed its side.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Lines queued for the writer; senders wait when it is full.

@@ -8,10 +8,12 @@
 mod outbound;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::StatusCode;
 use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
@@ -259,8 +261,9 @@ impl StreamSession {
         audit_event.defer_end(true);
         let buffer_limit = &self.state.buffer_limit();
         let mode = ResponseMode::SharedStream;
+        let requests = self.outgoing.requests_of(&request.method);
         let call = legacy::serve(&client, peer, request, buffer_limit, mode);
-        self.outgoing.spawn_call(id, call, audit_event, permit);
+        self.outgoing.spawn_call(&requests, id, call, audit_event, permit);
         None
     }
 
@@ -287,13 +290,14 @@ impl StreamSession {
             }
         };
         context.cancel_reason = guard.reason().clone();
+        let requests = self.outgoing.requests_of(&request.method);
         let mode = ResponseMode::SharedStream;
         // Buffered: streaming one response piece by piece would block all other messages.
         match modern::serve(&client, request, context, &self.state, mode) {
             ResponseKind::Unary(ResponseFuture { response, messages }) => {
                 let response = Box::pin(async move { guard.run(response).await.flatten() });
                 let call = ResponseFuture { response, messages };
-                self.outgoing.spawn_call(id, call, audit_event, permit);
+                self.outgoing.spawn_call(&requests, id, call, audit_event, permit);
             }
             // The stream limiter bounds these, not the concurrency limit.
             ResponseKind::Stream(listening) => {
@@ -386,6 +390,22 @@ impl StreamSession {
         let refuse = move |refused: &_| batch::refuse(Some(revision), &text, refused).pop();
         self.outgoing.spawn_batch(responses, permit, refuse);
         Ok(())
+    }
+
+    /// Waits until the requests in progress are answered or the session has to end: for lists at
+    /// most `lists`, for others at most `calls`.
+    pub(super) async fn finish_requests(&mut self, lists: Duration, calls: Duration) {
+        let outgoing = self.outgoing.clone();
+        let answered = async {
+            outgoing.calls.close();
+            outgoing.lists.close();
+            let _ = timeout(calls, outgoing.calls.wait()).await;
+            let _ = timeout(lists, outgoing.lists.wait()).await;
+        };
+        tokio::select! {
+            () = answered => {}
+            () = self.ended() => {}
+        }
     }
 
     /// Ends the session and all of its requests. At shutdown, or if the client would no longer be

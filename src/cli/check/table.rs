@@ -32,6 +32,7 @@ pub(super) fn format_table(rows: &[CheckRow], mut text: WrappedText) -> String {
 fn word(row: &CheckRow) -> (&'static str, TextColor) {
     match row {
         CheckRow { ok: true, .. } => ("ok", TextColor::Green),
+        CheckRow { disabled: true, .. } => ("disabled", TextColor::Dim),
         CheckRow { needs_sign_in: true, .. } => ("needs sign-in", TextColor::Yellow),
         CheckRow { incomplete: true, .. } => ("incomplete", TextColor::Yellow),
         _ => ("down", TextColor::Red),

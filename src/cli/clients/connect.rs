@@ -29,6 +29,7 @@ use crate::cli::exit::Failure;
 use crate::cli::loading::{self, ConfigArgs};
 use crate::cli::{files, output};
 use entry::{ConnectMethod, PLACEHOLDER};
+use take_over::{FormerFile, ListedServers};
 use weir_config::is_variable_name;
 
 /// Arguments of `weir connect`.
@@ -104,11 +105,14 @@ pub(crate) async fn run(args: Args, add_servers: AddServers) -> Result<(), Failu
     let (connect_method, endpoints) = method::choose(&args, client)?;
     let entry = entry::entry(client, &args.name, &connect_method);
     if is_printed {
-        return print(&place, &entry, &connect_method);
+        print(&place, &entry, &connect_method)?;
+        method::report_unserved(&connect_method).await;
+        return Ok(());
     }
     if write(&place, &entry, &endpoints, args.force)? {
         print_next_steps(&place, &connect_method);
     }
+    method::report_unserved(&connect_method).await;
     // Over HTTP a running Weir has the servers.
     if let ConnectMethod::Stdio { config, .. } = &connect_method
         && !args.no_check
@@ -134,12 +138,18 @@ async fn take_over(
     };
     let (connect_method, endpoints) = method::choose(args, place.client)?;
     let entry = entry::entry(place.client, place.name, &connect_method);
+    let read =
+        || Ok::<_, Failure>(document::read(place.path)?.map(|file| file.text).unwrap_or_default());
+    let former = read()?;
     write(place, &entry, &endpoints, false)?;
+    let former = FormerFile { text: former, written: read()? };
     if !imported.is_empty() {
         let rows = list_servers(&config).await;
-        take_over::take(place, folder, &state, &imported, &rows)?;
+        let listed = ListedServers { imported: &imported, rows: &rows };
+        take_over::take(place, folder, &state, listed, &former)?;
     }
     print_next_steps(place, &connect_method);
+    method::report_unserved(&connect_method).await;
     Ok(())
 }
 

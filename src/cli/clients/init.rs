@@ -24,6 +24,7 @@ use crate::cli::clients::server_lists::{ServerLists, names_of_project};
 use crate::cli::clients::variables::{self, TranslateContext};
 use crate::cli::clients::weir_entry::is_weir_entry;
 use crate::cli::exit::Failure;
+use crate::cli::output::command_hints::config_option;
 use crate::cli::output::render::{counted, sanitize_line};
 use crate::cli::{files, output};
 use secrets::SecretStore;
@@ -128,10 +129,8 @@ fn path_in(folder: &Path, file: &str) -> PathBuf {
 
 /// Option with which a command finds the configuration, if it needs one.
 fn config_flag(path: &Path) -> String {
-    match path == Path::new("weir.toml") {
-        true => String::new(),
-        false => format!(" --config {}", path.display()),
-    }
+    let is_found = path == Path::new("weir.toml");
+    if is_found { String::new() } else { format!(" {}", config_option(path)) }
 }
 
 /// First comment of the starter file, without the words about its examples.
@@ -460,14 +459,11 @@ fn collect<'a>(
         messages.extend(unread.iter().map(|key| {
             format!("  `{key}` of this file is left out: servers are read from one key of a file")
         }));
+        let mut unused = [Vec::new(), Vec::new()];
         for (name, server) in servers {
-            if file.scope == Some(Scope::Project) && of_project.contains(&name) {
-                let text = "the user's server for this project is used, not the project's";
-                messages.push(format!("  {name}: {text}"));
-                continue;
-            }
-            if !names.insert(name.clone()) {
-                messages.push(format!("  {name}: the project's server is used, not the user's"));
+            let is_of_project = file.scope == Some(Scope::Project) && of_project.contains(&name);
+            if is_of_project || !names.insert(name.clone()) {
+                unused[usize::from(!is_of_project)].push(name);
                 continue;
             }
             match server {
@@ -478,9 +474,17 @@ fn collect<'a>(
                 Ok(server) => all.push(FoundServer { server, file, client }),
             }
         }
+        let unused = unused.iter().zip(UNUSED).filter(|(names, _)| !names.is_empty());
+        messages.extend(unused.map(|(names, why)| format!("  {}: {why}", names.join(", "))));
     }
     all
 }
+
+/// Why a server of two with one name is not used.
+const UNUSED: [&str; 2] = [
+    "the user's server for this project is used, not the project's",
+    "the project's server is used, not the user's",
+];
 
 /// Formats the configuration with these upstreams.
 fn format_config(title: &str, upstreams: Table) -> String {

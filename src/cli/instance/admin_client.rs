@@ -31,7 +31,7 @@ use crate::admin::discovery::{self, AdminEndpointFile};
 use crate::admin::reload::{ReloadReport, RestartQuery};
 use crate::admin::remaining_quota::{self, RemainingQuota};
 use crate::admin::users::{UserQuery, UserReport};
-use crate::admin::{Route, socket, status::Status, token};
+use crate::admin::{Route, TOKEN_NEEDED, socket, status::Status, token};
 use crate::cli::admin::absolute_path;
 use crate::cli::exit::Failure;
 use weir_base::secrets::secret::Secret;
@@ -159,18 +159,19 @@ impl AdminClient {
 
     async fn connect_at(&self, address: SocketAddr) -> Result<RunningInstance, Failure> {
         let listener = AdminAddress::Listener(address);
-        for token in &self.tokens {
+        // Without a token, only the refusal shows whether a Weir listens there.
+        let no_token = self.tokens.is_empty().then_some(None);
+        for token in self.tokens.iter().map(Some).chain(no_token) {
             let (status, body) =
-                request(&listener, Some(token), Route::Status, "", RESPONSE_TIMEOUT).await?;
-            if status == StatusCode::UNAUTHORIZED {
+                request(&listener, token, Route::Status, "", RESPONSE_TIMEOUT).await?;
+            if status == StatusCode::UNAUTHORIZED && body == TOKEN_NEEDED {
                 continue;
             }
-            if status != StatusCode::OK {
-                let text = format!("the server at {address} responds with {status}");
-                return Err(Failure::Unreachable(text));
-            }
-            let Ok(status) = serde_json::from_slice::<Status>(&body) else {
-                return Err(Failure::Unreachable(format!("the server at {address} is not Weir")));
+            let document = serde_json::from_slice::<Status>(&body).ok();
+            let is_weir =
+                |document: &Status| status == StatusCode::OK && !document.version.is_empty();
+            let Some(status) = document.filter(is_weir) else {
+                return Err(Failure::NotRunning(not_weir(address)));
             };
             return match &status.configuration {
                 Some(its) if *its != self.file => Err(Failure::NotRunning(format!(
@@ -178,24 +179,17 @@ impl AdminClient {
                      and with a `listen` of its own under [admin]"
                 ))),
                 _ => {
-                    let (address, token) = (listener, Some(token.clone()));
+                    let (address, token) = (listener, token.cloned());
                     Ok(RunningInstance { address, token, status })
                 }
             };
         }
         if self.tokens.is_empty() {
-            // Without a token, only a connection shows whether a process listens at all.
-            let connecting = timeout(RESPONSE_TIMEOUT, TcpStream::connect(address)).await;
-            let text = match connecting {
-                Ok(Ok(_)) => format!(
-                    "a server listens at {address}, but there is no token for it in {}: if it is \
-                     the Weir of this configuration, it was started with another `dir` under \
-                     [state]",
-                    self.token_path.display()
-                ),
-                _ => not_running(&listener),
-            };
-            return Err(Failure::NotRunning(text));
+            return Err(Failure::NotRunning(format!(
+                "a Weir listens at {address}, but there is no token for it in {}: if it is that of \
+                 this configuration, it was started with another `dir` under [state]",
+                self.token_path.display()
+            )));
         }
         let text = match self.process {
             Some(process) => format!(
@@ -296,13 +290,29 @@ async fn request(
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
             Err(Failure::NotRunning(not_running(address)))
         }
-        Ok(Err(error)) => Err(Failure::Unreachable(format!(
-            "the server at {address} does not respond as Weir does: {error}"
-        ))),
+        Ok(Err(error)) => Err(match address {
+            AdminAddress::Listener(address) if is_not_http(&error) => {
+                Failure::NotRunning(not_weir(*address))
+            }
+            _ => Failure::Unreachable(format!("{address} does not respond as Weir does: {error}")),
+        }),
         Err(_) => {
             Err(Failure::Unreachable(format!("no response from {address} within {time_limit:?}")))
         }
     }
+}
+
+/// Returns whether what has arrived is no response of an HTTP server.
+fn is_not_http(error: &io::Error) -> bool {
+    let error = error.get_ref().and_then(|error| error.downcast_ref::<hyper::Error>());
+    error.is_some_and(hyper::Error::is_parse)
+}
+
+fn not_weir(address: SocketAddr) -> String {
+    format!(
+        "something else answers at {address}, and no Weir: a Weir of this configuration cannot \
+         listen there for operators; set another `listen` under [admin], then start it again"
+    )
 }
 
 fn not_running(address: &AdminAddress) -> String {

@@ -17,7 +17,7 @@ use crate::cli::output::render::sanitize_line;
 use crate::cli::query::required_upstreams::{self, UpstreamSelection};
 use weir_access::catalog::{ExportedItem, RoleView};
 use weir_base::json::Object;
-use weir_config::{Config, Options, nearest};
+use weir_config::{Config, Options, Warning, nearest};
 use weir_gateway::ClientContext;
 use weir_mcp::kind::Kind;
 use weir_mcp::name::UpstreamName;
@@ -113,7 +113,11 @@ impl OneShotGateway {
             upstream.settings.reads_list_cache = false;
         }
         if !json {
-            print_warnings(&config.warnings);
+            // What an upstream lacks is the reason that the command shows.
+            let is_of_upstream =
+                |it: &&Warning| it.is_missing_value && it.key.starts_with("upstreams.");
+            let others = config.warnings.iter().filter(|it| !is_of_upstream(it)).cloned();
+            print_warnings(&others.collect::<Vec<_>>());
         }
         let state = config.state.dir.as_deref();
         let connector = System::for_program().with_login_shell(state, true);

@@ -114,8 +114,11 @@ pub(crate) fn start(
     reloader
 }
 
-/// Records which configuration is active: that of the file, or one in its place.
+/// Records which configuration is active: that of the file, or one in its place; and the upstreams
+/// that it disables.
 pub(crate) fn record_active(config: &Config, reloads: &LastReload) {
+    let disabled = config.summaries.iter().filter(|upstream| !upstream.enabled);
+    reloads.record_disabled(disabled.map(|upstream| upstream.name.clone()).collect());
     match config.notice() {
         Some(why) => {
             error!(why, "the configuration is refused, the client gets the reason");

@@ -77,6 +77,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         admin_listener.as_ref().map(|listener| listener.as_fd().try_clone_to_owned());
     let inherited_admin_listener = inherited_admin_listener.transpose().map_err(socket_failure)?;
     let reloads = Arc::default();
+    reload_triggers::record_active(&config, &reloads);
     let workers = Arc::new(
         Workers::start(thread_check::worker_count()).map_err(thread_check::start_failure)?,
     );

@@ -1,7 +1,8 @@
 //! Handshake of the client of `weir stdio`, read before it is served: upstream connections that
 //! exist for this client alone are opened with its capabilities.
 //!
-//! Invariant: every byte that is read here is read again when the client is served.
+//! Invariants: every byte that is read here is read again when the client is served; nothing is
+//! read after the end of the input, which a terminal announces once.
 
 use std::io::Cursor;
 
@@ -22,9 +23,11 @@ pub async fn read_handshake<R: AsyncRead + Unpin>(
     limit: usize,
 ) -> (CallContext, impl AsyncRead + Unpin) {
     let mut text = BytesMut::new();
-    let mut line = None;
+    let (mut line, mut has_ended) = (None, false);
     while line.is_none() && text.len() <= limit {
-        line = match input.read_buf(&mut text).await {
+        let read = input.read_buf(&mut text).await;
+        has_ended = matches!(read, Ok(0));
+        line = match read {
             Ok(1..) => text.iter().position(|byte| *byte == b'\n'),
             // The last line may lack a line feed.
             Ok(0) | Err(_) => Some(text.len()),
@@ -33,7 +36,7 @@ pub async fn read_handshake<R: AsyncRead + Unpin>(
     let text = text.freeze();
     let context = line.and_then(|end| parse_context(text.slice(..end)));
     let context = context.unwrap_or_else(|| CallContext::without_features(Revision::NEWEST_LEGACY));
-    (context, Cursor::new(text).chain(input))
+    (context, Cursor::new(text).chain(input.take(if has_ended { 0 } else { u64::MAX })))
 }
 
 fn parse_context(message: Bytes) -> Option<CallContext> {
@@ -57,7 +60,37 @@ fn parse_context(message: Bytes) -> Option<CallContext> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use tokio::io::ReadBuf;
+
     use crate::legacy::stdio_handshake::*;
+
+    /// Terminal on which the user has typed the end of input, and goes on typing.
+    struct Terminal {
+        has_ended: bool,
+    }
+
+    impl AsyncRead for Terminal {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<std::io::Result<()>> {
+            assert!(!self.has_ended, "it is read after its end");
+            self.has_ended = true;
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_read_after_the_end_of_the_input() {
+        let (_, mut input) = read_handshake(Terminal { has_ended: false }, 1_000).await;
+        let mut rest = String::new();
+        input.read_to_string(&mut rest).await.expect("an end");
+        assert_eq!(rest, "");
+    }
 
     async fn read(text: &'static str) -> (ClientFeatures, Bytes, String) {
         let (context, mut input) = read_handshake(text.as_bytes(), 1_000).await;

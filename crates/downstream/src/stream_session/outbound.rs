@@ -27,6 +27,7 @@ use weir_base::memory::memory_budget::{BudgetExhausted, BufferLimit};
 use weir_base::tasks::request_scope::RequestScope;
 use weir_gateway::ClientNotifications;
 use weir_mcp::jsonrpc::{self, Id};
+use weir_mcp::kind::Kind;
 use weir_record::audit::AuditEvent;
 
 /// Outbound queue, and the tracker of the tasks that write to it.
@@ -35,6 +36,10 @@ pub(crate) struct OutboundQueue {
     /// Messages of one line each; a task waits here while the client does not read.
     pub(crate) queue: mpsc::Sender<Bytes>,
     pub(super) tracker: TaskTracker,
+    /// Tracker of the requests for lists, which are tasks of `tracker` as well.
+    pub(super) lists: TaskTracker,
+    /// Tracker of the other requests, likewise.
+    pub(crate) calls: TaskTracker,
     buffer_limit: BufferLimit,
     /// Byte limit of the session's queued responses; a response that exceeds it is replaced by an
     /// error.
@@ -49,7 +54,16 @@ impl OutboundQueue {
         max_bytes: usize,
     ) -> Self {
         let session_bytes = Arc::new(Semaphore::new(max_bytes.min(Semaphore::MAX_PERMITS)));
-        Self { queue, tracker: TaskTracker::new(), buffer_limit, session_bytes }
+        let (tracker, lists, calls) = Default::default();
+        Self { queue, tracker, lists, calls, buffer_limit, session_bytes }
+    }
+
+    /// Tracker of the requests of a method.
+    pub(super) fn requests_of(&self, method: &str) -> TaskTracker {
+        match Kind::of_list_method(method) {
+            Some(_) => self.lists.clone(),
+            None => self.calls.clone(),
+        }
     }
 
     /// Queues a response if there is space now; false if there is none.
@@ -61,9 +75,10 @@ impl OutboundQueue {
     }
 
     /// Runs a call in a task of its own once it has its permit: queues its notifications and then
-    /// its response.
+    /// its response. The task is one of `requests`, too.
     pub(crate) fn spawn_call(
         &self,
+        requests: &TaskTracker,
         id: Id,
         call: ResponseFuture,
         audit_event: AuditEvent,
@@ -71,7 +86,8 @@ impl OutboundQueue {
     ) {
         let scope = RequestScope::begin();
         audit_event.set_request_number(scope.number());
-        self.tracker.spawn(scope.run(self.clone().run_call(id, call, audit_event, permit)));
+        let run = scope.run(self.clone().run_call(id, call, audit_event, permit));
+        self.tracker.spawn(requests.track_future(run));
     }
 
     async fn run_call(
@@ -130,7 +146,7 @@ impl OutboundQueue {
         refuse: impl FnOnce(&ErrorResponse) -> Option<ClientResponse> + Send + 'static,
     ) {
         let queue = self.queue.clone();
-        self.tracker.spawn(async move {
+        self.tracker.spawn(self.calls.track_future(async move {
             let response = match permit.acquire().await {
                 Ok(()) => responses.await,
                 Err(Overloaded { retry_after }) => refuse(&results::too_busy(retry_after)),
@@ -139,7 +155,7 @@ impl OutboundQueue {
                 // Fails only if the stream is closed, and the client gone.
                 let _ = queue.send(text).await;
             }
-        });
+        }));
     }
 
     /// Reserves bytes for a response until it is written, or returns an error in its place.

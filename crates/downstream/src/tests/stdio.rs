@@ -131,6 +131,29 @@ async fn the_end_of_the_input_cancels_what_is_open_and_closes_the_output() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_ends_soon_after_the_end_of_the_input_is_answered() {
+    let world = TestGateway::start().await;
+    let mut waiting = world.script.waiting.subscribe();
+    for (count, is_legacy) in [(1, false), (2, true)] {
+        let mut client = world.pipe();
+        let call = match is_legacy {
+            false => modern("1", "tools/call", r#""name":"old__wait""#),
+            true => {
+                open(&mut client, "2025-11-25").await;
+                legacy("1", "tools/call", r#"{"name":"old__wait"}"#)
+            }
+        };
+        client.write(call).await;
+        waiting.wait_for(|waiting| *waiting == count).await.expect("open");
+        client.io.shutdown().await.expect("open");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let _ = world.script.go.send(());
+        assert_eq!(client.line().await["id"], 1);
+        assert!(client.is_closed().await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn changes_are_told_to_an_initialized_client_and_to_each_listen() {
     let world = TestGateway::start().await;
     let mut client = world.pipe();

@@ -1,7 +1,7 @@
 //! Way back of a take-over: the client's servers return to its file, and Weir leaves it.
 //!
-//! Invariant: nothing in the client's file is overwritten; what cannot be put back stays in the
-//! record.
+//! Invariant: the file becomes what it was, byte for byte, if nothing else has changed it. Otherwise
+//! nothing in it is overwritten, and what cannot be put back stays in the record.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -36,12 +36,38 @@ pub(super) fn give_back(
     let _turn = state.as_deref().filter(has_records).map(TakenOver::lock).transpose()?;
     let old = document::read(place.path)?;
     let mut text = old.as_ref().map_or("", |old| &old.text).to_owned();
-    let mut messages = vec![remove_own_entry(&mut text, place, &endpoints)?];
-    let mut record = None;
-    if let Some(state) = &state {
-        let mut taken = TakenOver::read(state, place)?;
-        taken.servers = put_back(&mut text, place, folder, taken.servers, &mut messages);
-        record = Some((state, taken));
+    let mut messages = Vec::new();
+    let mut record = match &state {
+        Some(state) => Some((state, TakenOver::read(state, place)?)),
+        None => None,
+    };
+    let mut taken = record.as_mut().map(|(_, taken)| taken);
+    match taken.as_mut().and_then(|taken| original_of(taken, place, &text)) {
+        Some((original, names)) => {
+            text = original;
+            let file = place.path.display();
+            messages.push(format!("removed the entry `{}` from {file}", place.name));
+            if !names.is_empty() {
+                let names = Vec::from_iter(names).join(", ");
+                messages.push(format!("put back into {file}: {names}"));
+                messages.push(STILL_BEHIND_WEIR.to_owned());
+            }
+            messages.push(format!("{file} is as it was before the take-over"));
+        }
+        None => {
+            messages.push(remove_own_entry(&mut text, place, &endpoints)?);
+            if let Some(taken) = taken {
+                let servers = std::mem::take(&mut taken.servers);
+                if taken.original.take().is_some() {
+                    messages.push(format!(
+                        "note: {} was changed after the take-over, so each entry goes back by \
+                         itself, and may stand in another place than before",
+                        place.path.display()
+                    ));
+                }
+                taken.servers = put_back(&mut text, place, folder, servers, &mut messages);
+            }
+        }
     }
     let has_changed = old.as_ref().map_or("", |old| &old.text) != text;
     if has_changed {
@@ -58,6 +84,18 @@ pub(super) fn give_back(
         }
     }
     Ok(())
+}
+
+/// Takes the former text out of a record, and the names of the servers that it puts back; `None` if
+/// the text of the file is not the one that Weir has left.
+fn original_of(
+    taken: &mut TakenOver,
+    place: &EntryLocation<'_>,
+    text: &str,
+) -> Option<(String, BTreeSet<String>)> {
+    let original = taken.original.take_if(|it| it.is_unchanged(place.name, text))?;
+    let servers = std::mem::take(&mut taken.servers);
+    Some((original.text, servers.into_iter().map(|server| server.name).collect()))
 }
 
 /// Removes the entry for Weir from a text; returns a message about it.
@@ -152,11 +190,7 @@ fn put_back(
         }
     }
     if !back.is_empty() {
-        messages.push(
-            "note: these servers are still in Weir's configuration; remove them there if only the \
-             client is to run them"
-                .to_owned(),
-        );
+        messages.push(STILL_BEHIND_WEIR.to_owned());
     }
     kept
 }
@@ -187,3 +221,6 @@ fn put_back_one(
         }
     }
 }
+
+const STILL_BEHIND_WEIR: &str = "note: these servers are still in Weir's configuration; remove them \
+                                 there if only the client is to run them";

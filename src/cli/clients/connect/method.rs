@@ -2,12 +2,18 @@
 //! `weir serve`.
 
 use std::path::Path;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use url::Url;
 
 use super::Args;
 use super::entry::ConnectMethod;
 use crate::cli::clients::{HttpEntry, McpClient};
 use crate::cli::exit::Failure;
 use crate::cli::{loading, output};
+use weir_base::net::allowed_addresses::is_loopback_host;
 use weir_config::{self as config, Config};
 use weir_upstream::connect::egress::has_valid_port;
 
@@ -66,6 +72,25 @@ pub(super) fn choose(
     Ok((ConnectMethod::Stdio { program: text(&program), config: text(&config) }, endpoints))
 }
 
+/// Says what has to run, if nothing listens at an endpoint of this machine.
+pub(super) async fn report_unserved(method: &ConnectMethod) {
+    let ConnectMethod::Http { url, .. } = method else { return };
+    let Ok(parsed) = Url::parse(url) else { return };
+    let (Some(host), Some(port)) = (parsed.host_str(), parsed.port_or_known_default()) else {
+        return;
+    };
+    if !is_loopback_host(host) {
+        return;
+    }
+    let connecting = TcpStream::connect((host.trim_matches(['[', ']']), port));
+    if !matches!(timeout(CONNECT_TIMEOUT, connecting).await, Ok(Ok(_))) {
+        output::print_stderr(&format!(
+            "note: nothing listens at {url} now: the client needs a running `weir serve`; \
+             `weir status` shows whether one runs"
+        ));
+    }
+}
+
 /// Loads the configuration without its upstreams, which an entry does not need.
 fn load_config(args: &Args) -> Result<Config, Failure> {
     let path = loading::config_path(args.config.as_deref())?;
@@ -97,6 +122,9 @@ pub(super) fn endpoint(server: &config::ServerConfig) -> String {
     };
     format!("{}://{host}{}", server.scheme(), server.path)
 }
+
+/// Time for a connection to an endpoint of this machine.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn check_url(url: &str) -> Result<String, Failure> {
     let is_good = url.parse::<hyper::Uri>().is_ok_and(|uri| {

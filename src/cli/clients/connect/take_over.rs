@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::other_scopes::{ClientScopes, OtherScope, entry_at, section_paths, strs};
 use super::replace;
-use super::taken::{TakenOver, TakenServer};
+use super::taken::{OriginalText, TakenOver, TakenServer};
 use crate::cli::check::CheckRow;
 use crate::cli::clients::document::{self, DocumentValue, JsonDialect};
 use crate::cli::clients::edit::{self, EntryLocation};
@@ -44,13 +44,26 @@ pub(super) fn has_servers(place: &EntryLocation<'_>, folder: &Path) -> Result<bo
     Ok(section.is_some_and(|section| section.servers.iter().any(is_other)))
 }
 
+/// Imported servers, and the result of listing them.
+#[derive(Clone, Copy)]
+pub(super) struct ListedServers<'a> {
+    pub(super) imported: &'a [ImportedServer],
+    pub(super) rows: &'a [CheckRow],
+}
+
+/// Text of a client's file before a command and with the entry for Weir.
+pub(super) struct FormerFile {
+    pub(super) text: String,
+    pub(super) written: String,
+}
+
 /// Moves the imported servers that came up out of the client's file.
 pub(super) fn take(
     place: &EntryLocation<'_>,
     folder: &Path,
     state: &Path,
-    imported: &[ImportedServer],
-    rows: &[CheckRow],
+    listed: ListedServers<'_>,
+    former: &FormerFile,
 ) -> Result<(), Failure> {
     let _turn = TakenOver::lock(state)?;
     let Some(file) = document::read(place.path)? else { return Ok(()) };
@@ -58,8 +71,8 @@ pub(super) fn take(
     let mut record = TakenOver::read(state, place)?;
     let mut text = file.text.clone();
     let (mut moved, mut stayed) = (Vec::new(), Vec::new());
-    for server in imported {
-        let row = rows.iter().find(|row| row.name == server.upstream);
+    for server in listed.imported {
+        let row = listed.rows.iter().find(|row| row.name == server.upstream);
         let result = match row {
             _ if !server.enabled => Err("the client has switched it off".to_owned()),
             None => Err("it was not listed".to_owned()),
@@ -75,6 +88,10 @@ pub(super) fn take(
         }
     }
     if !moved.is_empty() {
+        // The client may have written its file while the servers were listed.
+        let is_own = file.text == former.written;
+        let original = || original_text(&before, place, &former.text, &text);
+        record.original = is_own.then(original).flatten();
         // First the record: a server must not be lost if the file cannot be replaced.
         let kept = record.write(state, place)?;
         if let Err(failure) = replace(place.path, Some(&file), &text) {
@@ -104,6 +121,29 @@ pub(super) fn take(
         ));
     }
     Ok(())
+}
+
+/// Finds the text of the file before the first take-over; `None` if something else has changed the
+/// file since, or if it had the entry for Weir already.
+fn original_text(
+    before: &TakenOver,
+    place: &EntryLocation<'_>,
+    former: &str,
+    left: &str,
+) -> Option<OriginalText> {
+    let text = match &before.original {
+        Some(original) => {
+            original.is_unchanged(place.name, former).then(|| original.text.clone())?
+        }
+        None if !before.servers.is_empty() => return None,
+        None => {
+            let whole = parse(former, place).ok()?;
+            let table = edit::at(&whole, &place.client.section(&whole));
+            let has_entry = table.is_some_and(|table| table.get(place.name).is_some());
+            (!has_entry).then(|| former.to_owned())?
+        }
+    };
+    Some(OriginalText::new(text, place.name, left))
 }
 
 /// Takes one server out of a text: the entry that counts in this folder, and equal ones that it

@@ -1,7 +1,7 @@
 //! Servers that were taken over from a client's file, kept until they are put back.
 //!
-//! Invariants: a record contains each entry as it was in the file, and an equal one once; only its
-//! owner can read it, because an entry may contain secrets.
+//! Invariants: a record contains each entry as it was in the file, an equal one once, and the file as
+//! it was before; only its owner can read it, because an entry may contain secrets.
 
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
@@ -26,6 +26,19 @@ pub(super) struct TakenOver {
     client: String,
     file: String,
     pub(super) servers: Vec<TakenServer>,
+    /// File before the take-over, unless something else has changed it between two of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) original: Option<OriginalText>,
+}
+
+/// Text of a client's file before its servers were taken over.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct OriginalText {
+    pub(super) text: String,
+    /// Name of the entry for Weir, which was written then.
+    entry: String,
+    /// Hash of the text that Weir has left.
+    left: String,
 }
 
 /// Server that was taken over.
@@ -36,6 +49,18 @@ pub(super) struct TakenServer {
     pub(super) section: Vec<String>,
     /// Text of the entry.
     pub(super) entry: String,
+}
+
+impl OriginalText {
+    /// Creates it for a file in which Weir leaves the text `left`, with an entry of this name.
+    pub(super) fn new(text: String, entry: &str, left: &str) -> Self {
+        Self { text, entry: entry.to_owned(), left: digest_of(left) }
+    }
+
+    /// Returns whether a file is still as Weir has left it, with an entry of this name.
+    pub(super) fn is_unchanged(&self, entry: &str, now: &str) -> bool {
+        self.entry == entry && self.left == digest_of(now)
+    }
 }
 
 impl TakenOver {
@@ -71,7 +96,7 @@ impl TakenOver {
 
     fn empty(place: &EntryLocation<'_>) -> Self {
         let file = real_path(place.path).display().to_string();
-        Self { client: place.client.name.to_owned(), file, servers: Vec::new() }
+        Self { client: place.client.name.to_owned(), file, servers: Vec::new(), original: None }
     }
 
     /// Writes the record, or removes it if it is empty; returns its path.
@@ -127,6 +152,10 @@ fn record_path(state: &Path, place: &EntryLocation<'_>) -> PathBuf {
     state.join("taken-over").join(format!("{}-{digest}.json", place.client.name))
 }
 
+fn digest_of(text: &str) -> String {
+    hex(&sha256(text.as_bytes()))
+}
+
 fn real_path(path: &Path) -> PathBuf {
     let absolute = || std::path::absolute(path).ok();
     std::fs::canonicalize(path).ok().or_else(absolute).unwrap_or_else(|| path.to_owned())
@@ -142,5 +171,5 @@ fn unusable(path: &Path, why: &str) -> Failure {
 /// Digits of a path's hash in the name of its record.
 const DIGEST_DIGITS: usize = 16;
 
-/// Largest record that is read: as large as a client's file.
-const MAX_BYTES: u64 = 64 << 20;
+/// Largest record that is read: several times as large as a client's file.
+const MAX_BYTES: u64 = 256 << 20;

@@ -37,6 +37,7 @@ pub(crate) fn merge(
         text: old.text.clone(),
         store: SecretStore::NewFiles(beside.to_owned(), Vec::new()),
         added: 0,
+        skipped: Vec::new(),
         imported: Vec::new(),
     };
     for (server, name) in found.iter().zip(&legal) {
@@ -45,6 +46,7 @@ pub(crate) fn merge(
     if merged.imported.is_empty() {
         return Ok(Vec::new());
     }
+    messages.extend(merged.describe_skipped());
     print_messages(messages);
     files::check_writable(path)?;
     let secrets = merged.store.write(beside)?;
@@ -79,11 +81,29 @@ struct MergedText<'m> {
     text: String,
     store: SecretStore,
     added: usize,
+    /// Servers that were there before, and their upstreams.
+    skipped: Vec<(String, String)>,
     /// Servers that the configuration has then, added or not.
     imported: Vec<ImportedServer>,
 }
 
 impl MergedText<'_> {
+    /// Describes on one line which servers were there before.
+    fn describe_skipped(&self) -> Option<String> {
+        match &self.skipped[..] {
+            [] => None,
+            [(one, name)] => Some(format!("  {one}: skipped: it is [upstreams.{name}] already")),
+            all => {
+                let names = all.iter().map(|(one, name)| match one == name {
+                    true => one.clone(),
+                    false => format!("{one} (as {name})"),
+                });
+                let names = names.collect::<Vec<_>>().join(", ");
+                Some(format!("  {names}: skipped: the configuration has them already"))
+            }
+        }
+    }
+
     /// Adds a server under the first name that is free, unless it is there under a name before.
     fn add(
         &mut self,
@@ -111,10 +131,7 @@ impl MergedText<'_> {
                 Some(there) if !is_same_server(there, &table.meaning_of(&converted.table)) => {
                     continue;
                 }
-                Some(_) => {
-                    let text = format!("  {old}: skipped: it is [upstreams.{candidate}] already");
-                    messages.push(text);
-                }
+                Some(_) => self.skipped.push((old.clone(), candidate.clone())),
                 None => {
                     let edited = table.add(&self.text, &converted.table);
                     let edited =

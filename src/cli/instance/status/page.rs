@@ -96,14 +96,30 @@ impl StatusPage {
         let widest = |of: fn(&UpstreamStatus) -> &str, most| {
             status.upstreams.iter().map(|it| of(it).len()).max().unwrap_or(0).min(most)
         };
-        let width = (widest(|it| &it.state, usize::MAX).max(4), widest(|it| &it.name, 16));
-        if !status.upstreams.is_empty() {
+        let disabled = status.disabled.iter().map(|name| name.len()).max().unwrap_or(0);
+        let state = if status.disabled.is_empty() { 4 } else { DISABLED.len() };
+        let states = widest(|it| &it.state, usize::MAX).max(state);
+        let width = (states, widest(|it| &it.name, 16).max(disabled.min(16)));
+        if !status.upstreams.is_empty() || !status.disabled.is_empty() {
             self.text.add_gap();
         }
         for upstream in &status.upstreams {
             self.upstream(upstream, width);
         }
+        for name in &status.disabled {
+            self.disabled(name, width);
+        }
         self.text.finish()
+    }
+
+    /// Adds an upstream that the configuration disables.
+    fn disabled(&mut self, name: &str, (states, names): (usize, usize)) {
+        let mark = self.text.colorize(DISABLED, TextColor::Dim);
+        let invisible = mark.len() - DISABLED.len();
+        let head = format!("{mark:pad$}  {name:names$}  ", pad = states + invisible);
+        let indent = if self.text.is_wide() { 4 + states + names } else { 4 };
+        let text = format!("`weir enable {name}` enables it");
+        self.text.add(&head, head.len() - invisible, &text, indent);
     }
 
     /// Adds an upstream; the widths are those of the states and of the names.
@@ -167,6 +183,8 @@ impl StatusPage {
         self.text.add(&head, head.len(), &sanitize_line(text), indent);
     }
 }
+
+const DISABLED: &str = "disabled";
 
 const FAILING_AUDIT: &str =
     "cannot be written: see the log, and free disk space or correct the path";
@@ -247,6 +265,7 @@ mod tests {
                     ..UpstreamStatus::default()
                 },
             ],
+            disabled: vec![name("attic")],
             methods: vec![MethodStatus { count: 5_000, errors: 12, ..MethodStatus::default() }],
             refusals: BTreeMap::from([(name("auth"), 7), (name("limit"), 0)]),
             users_without_role: BTreeMap::from([(name("corp"), 3), (name("okta"), 0)]),
@@ -278,7 +297,7 @@ mod tests {
     #[test]
     fn colors_change_no_word() {
         let colored = StatusPage::new(80, true).format(&status());
-        let plain = ["\u{1b}[31m", "\u{1b}[32m", "\u{1b}[0m"];
+        let plain = ["\u{1b}[2m", "\u{1b}[31m", "\u{1b}[32m", "\u{1b}[0m"];
         let plain = plain.iter().fold(colored.clone(), |text, code| text.replace(code, ""));
         assert_ne!(colored, plain);
         assert_eq!(plain, StatusPage::new(80, false).format(&status()));

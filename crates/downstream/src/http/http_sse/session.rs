@@ -54,7 +54,8 @@ impl SseSession {
             (Some(id), true) => {
                 if let (response, Some(permit)) = immediate.record() {
                     let call = ResponseFuture::ready(response);
-                    outgoing.spawn_call(id, call, AuditEvent::off(), permit);
+                    let requests = &outgoing.calls;
+                    outgoing.spawn_call(requests, id, call, AuditEvent::off(), permit);
                 }
                 Ok(())
             }

@@ -107,7 +107,8 @@ fn describe_variables(command: &ChildCommand, prefix: &str, output: &[&str]) -> 
     let unset: BTreeSet<_> = unset.filter(|name| !known(name)).collect();
     if !unset.is_empty() {
         let names: Vec<_> = unset.into_iter().take(MAX_NAMES).collect();
-        reason += &format!("; it names what is set nowhere: {}", names.join(", "));
+        let names = names.join(", ");
+        reason += &format!("; it names what is set nowhere: {names}: set that in {PLACE}");
     }
     reason
 }
@@ -155,6 +156,9 @@ fn wanted_variables(line: &str) -> impl Iterator<Item = &str> {
             && (is_about_variables || is_setting)
     })
 }
+
+/// Place in which a variable is set for one process.
+const PLACE: &str = "`env` of the upstream";
 
 /// Lines of standard error in a reason.
 const MAX_LINES: usize = 5;
@@ -280,7 +284,9 @@ mod tests {
             let shown = format!("last line of standard error: \"{}\"", quote(line, 200));
             assert_eq!(
                 reason(&[], &[line]),
-                format!("it ended; {shown}; it names what is set nowhere: {names}")
+                format!(
+                    "it ended; {shown}; it names what is set nowhere: {names}: set that in {PLACE}"
+                )
             );
         }
         for line in [
