@@ -3,7 +3,7 @@
 //!
 //! Invariants: a message without a mistake takes neither the lock nor memory, and a list takes the
 //! lock once for each kind. A kind has one count, and one text of at most [`MAX_STORED_BYTES`] for
-//! each list that it is about. What is shown has no secret of the upstream, no control character
+//! each list that it is about. A text to show has no secret of the upstream, no control character
 //! and at most [`MAX_SHOWN_CHARS`] characters of the server. Nothing of a tool's result is stored,
 //! because it may belong to a user.
 
@@ -214,8 +214,8 @@ fn shown(text: &str) -> String {
     if rest.next().is_some() { visible + "…" } else { visible }
 }
 
-/// Bytes of a text that are stored: more than is shown, so that a secret at the end of what is
-/// shown is found as a whole.
+/// Bytes of a text that are stored: more than are shown, so that a secret at the end of the shown
+/// ones is found as a whole.
 const MAX_STORED_BYTES: usize = 1_024;
 /// Characters of a text that are shown.
 const MAX_SHOWN_CHARS: usize = 100;
@@ -311,7 +311,7 @@ mod tests {
         for _ in 0..1_000 {
             notes.add(NoteKind::StdoutLine, hostile.as_bytes());
         }
-        // Secrets across the end of what is shown, and across the end of what is stored.
+        // Secrets across the ends of the shown and of the stored text.
         for (kind, before) in [(NoteKind::UnknownId, 95), (NoteKind::ResultContent, 0)] {
             let long = "x".repeat(before) + &"canary-with-many-letters".repeat(100);
             notes.add(kind, long.as_bytes());
