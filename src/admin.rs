@@ -15,6 +15,7 @@ mod handler;
 mod health;
 mod listener;
 mod metrics;
+pub mod notes;
 mod process;
 pub mod reload;
 pub mod remaining_quota;

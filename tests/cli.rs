@@ -4,6 +4,8 @@
 
 #[path = "cli/auditing.rs"]
 mod auditing;
+#[path = "cli/author_notes.rs"]
+mod author_notes;
 #[path = "cli/calling.rs"]
 mod calling;
 #[path = "cli/checking.rs"]
@@ -290,6 +292,7 @@ fn a_list_of_a_kind_without_items_says_which_kinds_have_some() {
     ok    house  library  2 prompts
     ok    hub    stdio 2025-11-25  3 tools (1 only as a task)
                  left out: tool "slow" can be called only as a task, so only clients of 2025-11-25 see it
+                 note: it lists 1 tool that can be called only as a task ("slow"), which few clients do: set `taskSupport` to "optional", and answer calls without a task
     => 0
     "#);
 }

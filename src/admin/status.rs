@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::Admin;
 use super::health::Health;
+use super::notes::NoteStatus;
 use super::process::Process;
 pub use super::process::Usage;
 use weir_access::catalog::{ExportProblems, RoleView};
@@ -128,6 +129,8 @@ pub struct UpstreamStatus {
     /// Items that are listed in another form than their upstream's, with what is different; only
     /// the first ones of very many.
     pub altered: Vec<String>,
+    /// Mistakes of the server, for its author.
+    pub notes: Vec<NoteStatus>,
     /// Calls in progress.
     pub in_flight: usize,
     /// Queued calls.
@@ -272,6 +275,7 @@ impl UpstreamStatus {
             left_out: Vec::new(),
             left_out_items: 0,
             altered: Vec::new(),
+            notes: NoteStatus::all(live),
             in_flight: report.in_flight,
             waiting: report.waiting,
             restarts: report.counts.restarts,

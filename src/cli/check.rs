@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::exit::{Failure, ProblemReport, problems};
 use super::output;
+use crate::admin::notes::NoteStatus;
 use crate::admin::status::held_back_lines;
 use crate::app;
 use crate::cli::instance::fleet::check_store;
@@ -83,6 +84,9 @@ pub(super) struct CheckRow {
     problems: Vec<String>,
     /// Names and definitions that clients see in another form.
     altered: Vec<String>,
+    /// Mistakes of the server, for its author; missing if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<NoteStatus>,
     /// Further warnings, which are lines of the log if the report is JSON.
     #[serde(skip)]
     warnings: Vec<String>,
@@ -291,6 +295,7 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
         let report = upstream.as_ref().map(Upstream::report);
         let needs_sign_in = report.is_some_and(|report| report.state == State::NeedsSignIn);
         let mistakes = upstream.as_ref().map(Upstream::file_mistakes).unwrap_or_default();
+        let notes = upstream.as_ref().map(NoteStatus::all).unwrap_or_default();
         let state =
             upstream.map_or_else(|| Err("not started".to_owned()), |upstream| state(&upstream));
         let is_connected = state.is_ok();
@@ -324,6 +329,7 @@ fn rows(oneshot: &OneShotGateway) -> Vec<CheckRow> {
                 .into_iter()
                 .chain(problems.flat_map(|(_, kind, problems)| problems.altered.lines(*kind)))
                 .collect(),
+            notes,
             warnings: Vec::new(),
         }
     };

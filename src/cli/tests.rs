@@ -52,7 +52,7 @@ rejects the token | you, or the operator |
 | 4 | an upstream, the address to listen on, or a running Weir cannot be reached; an upstream is \
 disabled; `check`: an upstream is incomplete | the operator |
 | 5 | the response was an error, or a request for input that the command line cannot provide; \
-`audit verify`: the log is not intact | the upstream; the operator |
+`call`: the result has no content; `audit verify`: the log is not intact | the upstream; the operator |
 | 6 | denied: the item exists, and the policy hides it from this client | the operator |
 | 74 | the output could not be written | you: the disk is full, for example |
 | 78 | invalid configuration, or none; a client's file that is not JSON, TOML or YAML, or that contains \

@@ -11,6 +11,7 @@ use weir_mcp::definition::shape;
 use weir_mcp::kind::Kind;
 use weir_mcp::name::UpstreamName;
 use weir_oauth::SignInNumber;
+use weir_upstream::health::author_notes::Occurrences;
 
 /// Last lists of one upstream: all items of each kind that were read. When approvals or the
 /// configuration change, they are published again without a request to the upstream.
@@ -52,7 +53,9 @@ impl LastLists {
         catalog.hide(name, is_hidden);
         info.into_iter().for_each(|it| publish_info(name, catalog, inspectors, it));
         for (kind, snapshot) in Kind::ALL.into_iter().zip(snapshots) {
-            snapshot.into_iter().for_each(|it| publish_list(name, catalog, inspectors, kind, &it));
+            if let Some(snapshot) = snapshot {
+                publish_list(name, catalog, inspectors, kind, &snapshot);
+            }
         }
     }
 
@@ -85,13 +88,15 @@ impl LastLists {
 /// unapproved items, items that the guard rejects and items that some client could not read are
 /// removed. Pinning compares the original definitions; redaction follows, and the check of shapes
 /// is last, so that it applies to the published text.
+///
+/// Returns the tools whose `inputSchema` had to be repaired.
 pub(crate) fn publish_list(
     name: &UpstreamName,
     catalog: &Catalog,
     inspectors: &Inspectors,
     kind: Kind,
     snapshot: &ListSnapshot,
-) {
+) -> Occurrences {
     // The cost depends on the bytes: few large definitions take as long as many small ones.
     let bytes = snapshot.items.iter().map(|item| item.definition.text_len()).sum();
     cpu_bound::run_on_bytes(bytes, || {
@@ -101,18 +106,24 @@ pub(crate) fn publish_list(
         snapshot.items = inspectors.pins.filter_approved(name, kind, items);
         snapshot.items.extend::<Vec<_>>(excluded);
         inspectors.guard.inspect_definitions(name, kind, &mut snapshot.items);
-        conform(kind, &mut snapshot.items);
+        let repaired_schemas = conform(kind, &mut snapshot.items);
         catalog.publish(name, kind, snapshot);
-    });
+        repaired_schemas
+    })
 }
 
 /// Repairs definitions that clients of some revision would reject, or marks them as defective, and
-/// so it does with templates that no client could use.
-fn conform(kind: Kind, items: &mut [Item]) {
+/// so it does with templates that no client could use. Returns the tools whose `inputSchema` it has
+/// repaired.
+fn conform(kind: Kind, items: &mut [Item]) -> Occurrences {
+    let mut repaired_schemas = Occurrences::default();
     for item in items.iter_mut().filter(|item| item.defect.is_none()) {
         match shape::conform(kind, &item.key, &item.definition) {
             Ok(None) => {}
             Ok(Some(mended)) => {
+                if kind == Kind::Tool && shape::is_schema_repaired(&item.definition, &mended) {
+                    repaired_schemas.add(item.key.as_bytes());
+                }
                 item.add_alterations(&shape::describe_repairs(&item.definition, &mended));
                 item.definition = mended;
             }
@@ -122,6 +133,7 @@ fn conform(kind: Kind, items: &mut [Item]) {
             item.defect = Some(ItemDefect::NoUsableUri);
         }
     }
+    repaired_schemas
 }
 
 fn discard(snapshot: Option<Arc<ListSnapshot>>) {

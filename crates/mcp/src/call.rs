@@ -456,6 +456,12 @@ impl fmt::Debug for Payload {
     }
 }
 
+/// Returns whether the result of a tool has the `content` that each of them must have, in every
+/// revision.
+pub fn has_content(result: &Object) -> bool {
+    result.get("content").is_some_and(|content| content.starts_with('['))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

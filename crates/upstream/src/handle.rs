@@ -13,6 +13,7 @@ use crate::call::route::CallRoute;
 use crate::call::{CallSlot, begin_use};
 use crate::call_metrics::{CallDurations, CallMetrics};
 use crate::connect::Connect;
+use crate::health::author_notes::{AuthorNote, NoteKind, Occurrences};
 use crate::health::health_state::UpstreamHealth;
 use crate::health::keyed_backoff::KeyedBackoff;
 use crate::health::on_demand::{OnDemand, UsageGuard};
@@ -252,6 +253,17 @@ impl Upstream {
     /// Each is bounded and free of control characters. Empty for an upstream without a process.
     pub fn stderr_tail(&self, lines: usize) -> Vec<String> {
         self.shared.health.stderr_tail(lines)
+    }
+
+    /// Notes for the author of the server, in the order of their kinds, without secrets of the
+    /// upstream and control characters.
+    pub fn author_notes(&self) -> Vec<AuthorNote> {
+        self.shared.health.notes.read(&self.shared.settings.source.secrets())
+    }
+
+    /// Replaces the mistakes of a kind that were found in the server's list of a kind.
+    pub fn replace_list_notes(&self, kind: NoteKind, list: Kind, found: Occurrences) {
+        self.shared.health.notes.replace(kind, list, found);
     }
 
     /// Mistakes in files of a prompt library, each with file and line: such a file is not served as

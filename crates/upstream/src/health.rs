@@ -1,6 +1,7 @@
 //! Health of one upstream: circuit breaker, back-off, crash-loop detection, on-demand start, status
-//! report.
+//! report, notes for the author of the server.
 
+pub mod author_notes;
 pub mod breaker;
 pub(crate) mod crash_loop;
 pub(crate) mod health_state;

@@ -62,6 +62,7 @@ use weir_mcp::revision::{Era, Revision};
 
 pub use crate::call::active_call::SuspendedCall;
 pub use crate::call_metrics::CallMetrics;
+use crate::health::author_notes::Occurrences;
 pub(crate) use crate::health::status_report::UpstreamReport;
 pub use connection_info::{ConnectionInfo, MAX_INSTRUCTIONS_BYTES};
 pub use handle::{KeepAliveGuard, Upstream};
@@ -354,6 +355,8 @@ pub struct Listing {
     pub items: Vec<Item>,
     /// Elements that are not usable items, each with its defect.
     pub omitted: Vec<Item>,
+    /// Items with the key of one before them.
+    pub(crate) duplicates: Occurrences,
     /// Number of pages read.
     pub pages: usize,
     /// Limit that truncated the list, if one did.

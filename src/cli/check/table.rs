@@ -24,6 +24,9 @@ pub(super) fn format_table(rows: &[CheckRow], mut text: WrappedText) -> String {
                 text.add_indented(indent, &format!("{what}: {}", sanitize_line(line)));
             }
         }
+        for note in &row.notes {
+            text.add_indented(indent, &format!("note: {}", sanitize_line(&note.text)));
+        }
     }
     text.finish()
 }

@@ -9,7 +9,7 @@ use crate::cli::query::oneshot::{OneShotGateway, QueryArgs};
 use crate::cli::query::request::{object, send_request};
 use crate::cli::query::required_upstreams::UpstreamSelection;
 use weir_base::json::{self, Object};
-use weir_mcp::call::Method;
+use weir_mcp::call::{Method, has_content};
 use weir_mcp::kind::Kind;
 
 /// Arguments of `weir call`.
@@ -62,6 +62,14 @@ async fn call(oneshot: &OneShotGateway, args: &Args, given: Option<Object>) -> R
     }
     let params = object([("name", json::quote(&name)), ("arguments", arguments.to_bytes())]);
     let answer = send_request(oneshot, Method::CallTool, params).await?;
+    // Structured content alone can be printed.
+    if !has_content(&answer.result) && !answer.result.has("structuredContent") {
+        answer.print_unchanged()?;
+        return Err(Failure::ErrorResponse(format!(
+            "{name}: the result has no `content`, which each result of a tool must have: it is \
+             printed as the server sent it"
+        )));
+    }
     answer.print(render::write_tool_result)?;
     match answer.result.get("isError") {
         Some("true") => Err(Failure::ErrorResponse(format!("{name}: the tool failed"))),

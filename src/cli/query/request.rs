@@ -44,6 +44,11 @@ impl QueryResponse {
         let json = self.json.then(|| String::from_utf8_lossy(&self.text));
         output::print_as(json.as_deref(), |out| write(out, &self.result, output::is_terminal()))
     }
+
+    /// Prints the result unchanged as JSON.
+    pub(crate) fn print_unchanged(&self) -> Result<(), Failure> {
+        output::print_as(Some(&String::from_utf8_lossy(&self.text)), |_| Ok(()))
+    }
 }
 
 /// Creates an object of members and their JSON texts.

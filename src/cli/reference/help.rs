@@ -24,7 +24,8 @@ Examples:
   weir check --json | jq '.upstreams[] | select(.ok | not)'
 
 Exit code 4 if an upstream cannot be used, or is incomplete: a list of it cannot be read, or a \
-file of a prompt library has a mistake and is left out.";
+file of a prompt library has a mistake and is left out. A line `note` says what a server does \
+wrong, how often, and what its author has to do; it does not change the exit code.";
 
 pub(crate) const LIST: &str = "\
 Examples:
@@ -62,8 +63,9 @@ Examples:
   jq -n '{text: \"x\"}' | weir call notes__add_note --args -
 
 The arguments are checked against the tool's schema first, unless --args is given. If the tool \
-reports a failure, its result is printed and the exit code is 5. Only the upstream that the name \
-belongs to is started.";
+reports a failure, its result is printed and the exit code is 5. A result with neither \
+`content` nor `structuredContent` is printed as the server sent it, and the exit code is 5 as \
+well. Only the upstream that the name belongs to is started.";
 
 pub(crate) const READ: &str = "\
 Examples:

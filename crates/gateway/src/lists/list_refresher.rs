@@ -30,6 +30,7 @@ use weir_base::tasks::fairness::sleep_until;
 use weir_base::time::jitter;
 use weir_mcp::kind::{Kind, ListTopic};
 use weir_oauth::SignInNumber;
+use weir_upstream::health::author_notes::NoteKind;
 use weir_upstream::{
     ConnectionInfo, ConnectionStatus, Error, KeepAliveGuard, ListChangeCounts, Listing, OnDown,
     Upstream,
@@ -348,7 +349,9 @@ impl ListRefresher {
     /// Keeps a list as the last one of its kind, and publishes it.
     fn keep_list(&self, kind: Kind, snapshot: &Arc<ListSnapshot>) {
         self.last_lists.replace(kind, Arc::clone(snapshot));
-        publish_list(self.upstream.name(), &self.catalog, &self.inspectors, kind, snapshot);
+        let name = self.upstream.name();
+        let repaired = publish_list(name, &self.catalog, &self.inspectors, kind, snapshot);
+        self.upstream.replace_list_notes(NoteKind::InputSchema, kind, repaired);
     }
 
     fn on_changes(&mut self) {

@@ -234,6 +234,11 @@ pub fn describe_repairs(old: &Object, new: &Object) -> String {
     }
 }
 
+/// Whether [`conform`] added or changed the `inputSchema` of a tool.
+pub fn is_schema_repaired(old: &Object, new: &Object) -> bool {
+    old.get("inputSchema") != new.get("inputSchema")
+}
+
 /// Whether every client can parse the strings and numbers of a JSON text.
 pub fn is_readable(text: &[u8]) -> bool {
     text::unreadable(text).is_none()

@@ -1,13 +1,14 @@
 //! Health of one upstream, recorded by its tasks and read by status reports.
 //!
-//! Invariants: per-message events are counted without a lock; the rest changes rarely and is behind
-//! one lock. Nothing here waits.
+//! Invariants: per-message events are counted without a lock, unless they are mistakes of the
+//! server; the rest changes rarely and is behind one lock. Nothing here waits.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::health::author_notes::AuthorNotes;
 use crate::health::breaker::{self, Breaker, BreakerPermit, BreakerState, CallResult};
 use crate::health::status_report::{State, UpstreamCounts, UpstreamReport};
 use crate::message::TransportError;
@@ -27,6 +28,8 @@ pub(crate) struct UpstreamHealth {
     pub(crate) dropped: Counter,
     /// Lines of the process that are not JSON-RPC messages.
     pub(crate) junk: Counter,
+    /// Mistakes of the server that its author can correct.
+    pub(crate) notes: AuthorNotes,
     state: Mutex<HealthState>,
 }
 
@@ -50,6 +53,7 @@ impl UpstreamHealth {
             restarts: Counter::default(),
             dropped: Counter::default(),
             junk: Counter::default(),
+            notes: AuthorNotes::default(),
             state: Mutex::new(state),
         })
     }

@@ -25,7 +25,7 @@ use crate::{ConnectionInfo, Error, Listing, Settings, UpstreamSource};
 use weir_base::json::Object;
 use weir_base::secrets::sealing::InstanceId;
 use weir_base::tasks::cpu_bound;
-use weir_mcp::call::{Method, ResponseOutcome, UpstreamRequest, UpstreamResponse};
+use weir_mcp::call::{Method, Payload, ResponseOutcome, UpstreamRequest, UpstreamResponse};
 use weir_mcp::code;
 use weir_mcp::kind::Kind;
 use weir_mcp::log_level::LogLevel;
@@ -264,6 +264,11 @@ impl McpSession {
                 outcome = next;
             }
         }
+        if let (Method::CallTool, ResponseOutcome::Result(Payload::Parsed(result))) =
+            (call.method, &outcome)
+        {
+            self.dispatcher().health.notes.check_result(&call.subject, result);
+        }
         Ok(UpstreamResponse { era: self.about.era(), scope: Some(self.scope), outcome })
     }
 
@@ -303,6 +308,8 @@ impl McpSession {
                 Dialect::Legacy(_) => {}
             });
         }
+        let duplicates = std::mem::take(&mut listing.duplicates);
+        self.dispatcher().health.notes.list_read(kind, duplicates, &listing.items);
         Ok(listing)
     }
 

@@ -104,6 +104,8 @@ pub(crate) enum NegotiationError {
     Retry(String),
     /// The server refuses the revision of `initialize`, and lists this one as supported.
     OtherRevision(Revision, String),
+    /// The result of `initialize` names no revision.
+    NoRevision(String),
     /// Nothing is decided, or the server refuses the connection.
     Refused(String),
 }
@@ -117,6 +119,7 @@ impl NegotiationError {
             | Self::Undecided(reason)
             | Self::Retry(reason)
             | Self::OtherRevision(_, reason)
+            | Self::NoRevision(reason)
             | Self::Refused(reason) => reason,
             Self::NotStreamable(tried) => format!("{tried}: no Streamable HTTP is served here"),
         }

@@ -93,7 +93,7 @@ pub(crate) fn parse_handshake(
             true => "with a `protocolVersion` that is no string",
             false => "without `protocolVersion`",
         };
-        return refused(format!("it answers `initialize` {what}"));
+        return Err(NegotiationError::NoRevision(format!("it answers `initialize` {what}")));
     };
     let known = version.parse::<Revision>().ok().filter(|known| known.era() == Era::Legacy);
     let Some(revision) = known else {

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
 
 use crate::Error;
+use crate::health::author_notes::NoteKind;
 use crate::message::{HttpFailure, OutboundRequest, TransportError, error_code};
 use crate::session::handshake::{HandshakeInfo, NegotiationError};
 use crate::session::{legacy, modern};
@@ -230,7 +231,13 @@ async fn send_opening(
         }
         Err(failure) => return Err(NegotiationError::Refused(failure.into_reason())),
     };
-    Ok((parse_handshake(&payload)?, headers))
+    let parsed = parse_handshake(&payload);
+    if let (Err(NegotiationError::NoRevision(_)), ResponsePayload::Result(result)) =
+        (&parsed, &payload)
+    {
+        transport.dispatcher().health.notes.add(NoteKind::ProtocolVersion, result);
+    }
+    Ok((parsed?, headers))
 }
 
 /// Interprets an HTTP error status of an opening request.

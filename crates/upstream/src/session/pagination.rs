@@ -157,7 +157,7 @@ where
                 .ok_or_else(|| TransportError::Protocol(format!("`{member}` is not an array")))?,
             None => Elements::default(),
         };
-        let Listing { items: known, omitted, pages, .. } = listing;
+        let Listing { items: known, omitted, duplicates, pages, .. } = listing;
         let mut more = 0_usize;
         for definition in items {
             // One item more than allowed shows that the limit cuts something off.
@@ -182,7 +182,10 @@ where
                     {
                         continue;
                     }
-                    Entry::Occupied(_) => item.defect = Some(ItemDefect::Duplicate),
+                    Entry::Occupied(_) => {
+                        duplicates.add(item.key.as_bytes());
+                        item.defect = Some(ItemDefect::Duplicate);
+                    }
                 }
             }
             match omitted.len() < MAX_OMITTED {

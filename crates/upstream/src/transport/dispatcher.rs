@@ -290,12 +290,14 @@ impl Dispatcher {
     }
 
     fn on_response(&self, response: Response, stream_of: Option<u64>, dispatched: &mut Dispatched) {
+        let has_error = matches!(response.outcome, ResponsePayload::Error(_));
         let id = match response.id.as_ref().map(Id::as_local) {
             // Weir issues numeric ids only, so a response with another id belongs to no request
             // (JSON-RPC, response object: the id MUST be the same value as in the request).
             Some(None) => {
                 let disguised = response.id.as_ref().and_then(Id::disguised_local);
                 self.report_disguised(disguised);
+                self.note_unknown_id(response.id.as_ref(), has_error, stream_of);
                 dispatched.junk_counts.unsolicited += 1;
                 self.health.dropped.increment();
                 tracing::debug!(upstream = %self.name, "response with unknown id");
@@ -325,7 +327,9 @@ impl Dispatcher {
                 Ok(ResponseOutcome::Error(json::on_one_line(error)))
             }
         };
-        self.count_response(id, stream_of, &mut dispatched.junk_counts);
+        if self.count_response(id, stream_of, &mut dispatched.junk_counts) {
+            self.note_unknown_id(response.id.as_ref(), has_error, stream_of);
+        }
         match &outcome {
             Ok(ResponseOutcome::Result(Payload::Parsed(result))) => self.register_task(id, result),
             Ok(ResponseOutcome::Error(error)) => {
@@ -545,6 +549,32 @@ mod tests {
         assert_eq!(*dispatcher.changes.borrow(), ListChangeCounts::default());
         assert!(dispatcher.dispatch(array(MAX_BATCH), None).is_ok());
         assert_eq!(*dispatcher.changes.borrow(), ListChangeCounts([0, MAX_BATCH as u64, 0]));
+    }
+
+    #[test]
+    fn responses_that_no_request_has_asked_for_are_noted_and_late_ones_are_not() {
+        let dispatcher = dispatcher();
+        let send = |id: &str, outcome: &str, stream_of| {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":{id},{outcome}}}"#);
+            dispatcher.dispatch(text.into(), stream_of).expect("a response");
+        };
+        let notes = || -> Vec<_> {
+            let notes = dispatcher.health.notes.read(&[]).into_iter();
+            notes.map(|note| (note.kind.as_str(), note.count, note.first)).collect()
+        };
+        let (result, error) = (r#""result":{}"#, r#""error":{"code":1,"message":"x"}"#);
+        let open = dispatcher.pending.open(PendingContext::default()).expect("open");
+        let id = open.id();
+        send(&id.to_string(), result, None);
+        drop(open);
+        send(&id.to_string(), result, None);
+        send("null", error, None);
+        send("\"server-error\"", error, Some(id));
+        assert_eq!(notes(), []);
+        send(&format!("\"{id}\""), error, None);
+        send(&(id + 1_000).to_string(), result, None);
+        send("\"1\"", result, Some(id));
+        assert_eq!(notes(), [("unknown-id", 3, format!("\"{id}\""))]);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::connect::{Child, ChildCommand};
+use crate::health::author_notes::NoteKind;
 use crate::input_requests::MAX_SUSPENDED;
 use crate::message::{CancelMode, OutboundRequest, TransportError};
 use crate::process::stderr_tail::StderrTail;
@@ -266,6 +267,7 @@ impl StdoutReader {
             Ok(dispatched) => dispatched,
             Err(why) => {
                 self.dispatcher.health.junk.increment();
+                self.dispatcher.health.notes.add(NoteKind::StdoutLine, &line);
                 let (quoted, first) = self.invalid_lines.add(&line);
                 let upstream = &self.dispatcher.name;
                 tracing::debug!(%upstream, line = quoted, %why, "invalid line on standard output");

@@ -170,6 +170,7 @@ impl StatusPage {
                 self.line(indent, &text);
             }
         }
+        it.notes.iter().for_each(|note| self.line(indent, &format!("note: {}", note.text)));
     }
 
     /// Adds an indented line.

@@ -14,13 +14,13 @@ use weir_mcp::meta;
 
 impl Dispatcher {
     /// Counts a response that matches no request in flight. A late or repeated response to a known
-    /// id counts as unattributed, not as unsolicited.
+    /// id counts as unattributed, not as unsolicited. Returns whether it is unsolicited.
     pub(super) fn count_response(
         &self,
         id: Option<u64>,
         stream_of: Option<u64>,
         junk_counts: &mut JunkCounts,
-    ) {
+    ) -> bool {
         let is_awaited = match (id, stream_of) {
             (Some(id), Some(stream_of)) if id == stream_of => true,
             (Some(id), None) => self.pending.with_context(id, |_| ()).is_some(),
@@ -30,12 +30,15 @@ impl Dispatcher {
             // On a request's own stream a response without an id can only be about that request.
             (None, stream_of) => stream_of.is_some(),
         };
-        if !is_awaited {
-            match id.is_some_and(|id| self.pending.was_issued(id)) {
-                true => junk_counts.unattributed += 1,
-                false => junk_counts.unsolicited += 1,
-            }
+        if is_awaited {
+            return false;
         }
+        let was_issued = id.is_some_and(|id| self.pending.was_issued(id));
+        match was_issued {
+            true => junk_counts.unattributed += 1,
+            false => junk_counts.unsolicited += 1,
+        }
+        !was_issued
     }
 
     /// Registers the owner of the task that a result names, before any notification about that task

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::health::author_notes::NoteKind;
 use crate::transport::dispatcher::{
     Dispatched, Dispatcher, LISTEN_GRACE, MAX_BATCH, UnparsableMessage,
 };
@@ -56,6 +57,15 @@ impl Dispatcher {
         if id.is_some_and(is_pending) && self.has_disguised_ids.set(()).is_ok() {
             let upstream = &self.name;
             tracing::warn!(%upstream, "server returns ids in another form than they were sent");
+        }
+    }
+
+    /// Notes a response with an id that no request has had, for the author of the server. An error
+    /// in the HTTP response of a request is not noted: servers have an id of their own for what
+    /// they refuse before they read it.
+    pub(super) fn note_unknown_id(&self, id: Option<&Id>, is_error: bool, stream_of: Option<u64>) {
+        if let Some(id) = id.filter(|_| !is_error || stream_of.is_none()) {
+            self.health.notes.add(NoteKind::UnknownId, id.as_bytes());
         }
     }
 
