@@ -1,5 +1,5 @@
 //! Health of one upstream: circuit breaker, back-off, crash-loop detection, on-demand start, status
-//! report.
+//! report, log.
 
 pub mod breaker;
 pub(crate) mod crash_loop;
@@ -7,3 +7,4 @@ pub(crate) mod health_state;
 pub(crate) mod keyed_backoff;
 pub(crate) mod on_demand;
 pub mod status_report;
+pub mod upstream_log;

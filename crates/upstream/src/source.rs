@@ -9,6 +9,7 @@ use crate::Settings;
 use crate::connect::{ChildCommand, Egress};
 use crate::process::child_command::MIN_SECRET_BYTES;
 use weir_base::secrets::secret::Secret;
+use weir_base::secrets::secret_parts::with_parts;
 use weir_base::secrets::sha256::sha256;
 use weir_base::text::hex::hex;
 use weir_oauth as oauth;
@@ -75,17 +76,18 @@ impl UpstreamSource {
         }
     }
 
-    /// Returns what is replaced in texts of the server, which may repeat it: words and numbers are
-    /// not.
-    pub(crate) fn secrets(&self) -> Vec<&str> {
-        match self {
+    /// Returns what is replaced in texts of the server, which may repeat it or a part of it: words
+    /// and numbers are not.
+    pub(crate) fn secrets(&self) -> Vec<Secret> {
+        let secrets: Vec<&str> = match self {
             Self::Process(command) => command.secrets().collect(),
-            Self::OnOneReplica { settings, .. } => settings.source.secrets(),
+            Self::OnOneReplica { settings, .. } => return settings.source.secrets(),
             _ => {
                 let all = self.configured_secrets().into_iter();
                 all.filter(|value| value.len() >= MIN_SECRET_BYTES).collect()
             }
-        }
+        };
+        with_parts(secrets, MIN_SECRET_BYTES)
     }
 }
 

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use crate::health::breaker::{self, Breaker, BreakerPermit, BreakerState, CallResult};
 use crate::health::status_report::{State, UpstreamCounts, UpstreamReport};
+use crate::health::upstream_log::UpstreamLog;
 use crate::message::TransportError;
-use crate::process::stderr_tail::StderrTail;
 use crate::{ConnectionStatus, Error};
 use weir_base::metrics::Counter;
 use weir_base::tasks::sync::Mutex;
@@ -27,6 +27,8 @@ pub(crate) struct UpstreamHealth {
     pub(crate) dropped: Counter,
     /// Lines of the process that are not JSON-RPC messages.
     pub(crate) junk: Counter,
+    /// Standard error of its processes, and events, for operators.
+    pub(crate) log: UpstreamLog,
     state: Mutex<HealthState>,
 }
 
@@ -34,22 +36,24 @@ pub(crate) struct UpstreamHealth {
 struct HealthState {
     /// Time of the last status change.
     since: Instant,
-    /// Standard error of the process that was started last.
-    stderr: Option<StderrTail>,
     failures: u32,
     next_try: Option<Instant>,
 }
 
 impl UpstreamHealth {
-    pub(crate) fn new(name: UpstreamName, breaker: breaker::Settings) -> Arc<Self> {
-        let state =
-            HealthState { since: Instant::now(), stderr: None, failures: 0, next_try: None };
+    pub(crate) fn new(
+        name: UpstreamName,
+        breaker: breaker::Settings,
+        log: UpstreamLog,
+    ) -> Arc<Self> {
+        let state = HealthState { since: Instant::now(), failures: 0, next_try: None };
         Arc::new(Self {
             name,
             breaker: Breaker::new(breaker),
             restarts: Counter::default(),
             dropped: Counter::default(),
             junk: Counter::default(),
+            log,
             state: Mutex::new(state),
         })
     }
@@ -98,11 +102,6 @@ impl UpstreamHealth {
     pub(crate) fn retry_started(&self) {
         self.restarts.increment();
         self.state.lock().next_try = None;
-    }
-
-    /// Records the start of a process.
-    pub(crate) fn process_started(&self, tail: StderrTail) {
-        self.state.lock().stderr = Some(tail);
     }
 
     // === Reading ===
@@ -168,12 +167,6 @@ impl UpstreamHealth {
                 junk: self.junk.read(),
             },
         }
-    }
-
-    /// Last lines of the process's standard error, oldest first.
-    pub(crate) fn stderr_tail(&self, lines: usize) -> Vec<String> {
-        let tail = self.state.lock().stderr.clone();
-        tail.map(|tail| tail.last_lines(lines)).unwrap_or_default()
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::Extent;
 use crate::process::search_path;
 use weir_base::secrets::secret::Secret;
+use weir_base::secrets::secret_parts::url_credentials;
 
 /// Command line and environment of a child process. Comes from the configuration file only.
 #[derive(Clone, PartialEq, Default)]
@@ -63,11 +64,8 @@ impl ChildCommand {
         let arguments = self.arg_secrets.iter().map(Secret::expose);
         let own = self.env.iter().map(|(_, value)| value.expose());
         // A proxy's password is between these two.
-        let inherited = self.inherited.iter().filter_map(|(_, value)| {
-            let (before, _) = value.expose().rsplit_once('@')?;
-            let (_, user) = before.split_once("://")?;
-            Some([user, user.split_once(':').map_or(user, |(_, password)| password)])
-        });
+        let inherited = self.inherited.iter();
+        let inherited = inherited.filter_map(|(_, value)| url_credentials(value.expose()));
         let variables = own.chain(inherited.flatten());
         arguments.chain(variables.filter(|value| value.len() >= MIN_SECRET_BYTES))
     }
