@@ -1,4 +1,5 @@
-//! Listener for operators: health, status, metrics, reload, remaining quota, roles of users.
+//! Listener for operators: health, status, metrics, reload, remaining quota, roles of users, logs
+//! of upstreams.
 //!
 //! It has a port of its own, beside the client listener. The numbers of the other modules are read
 //! when a request asks for them. The actions are a reload of the configuration and a restart of an
@@ -14,6 +15,7 @@ pub mod discovery;
 mod handler;
 mod health;
 mod listener;
+pub mod logs;
 mod metrics;
 pub mod notes;
 mod process;

@@ -121,6 +121,9 @@ enum Command {
     /// Starts an upstream of the running Weir of a configuration again.
     #[command(after_help = reference::help::RESTART)]
     Restart(instance::restart::Args),
+    /// Shows the standard error of an upstream of the running Weir, its starts and its ends.
+    #[command(after_help = reference::help::LOGS)]
+    Logs(instance::logs::Args),
     /// Shows the load of the running Weir of a configuration, once a second.
     #[command(after_help = reference::help::TOP)]
     Top(instance::top::Args),
@@ -229,6 +232,7 @@ fn run_command(command: Command, json: bool) -> Result<(), Failure> {
             Command::Health(args) => run_until_signal(instance::health::run(args)).await,
             Command::Reload(args) => run_until_signal(instance::reload::run(args)).await,
             Command::Restart(args) => run_until_signal(instance::restart::run(args)).await,
+            Command::Logs(args) => run_until_signal(instance::logs::run(args)).await,
             Command::Top(args) => instance::top::run(args).await,
             Command::Fleet(args) => run_until_signal(instance::fleet::run(args)).await,
             Command::Login(args) => login::login(args).await,

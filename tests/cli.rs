@@ -20,6 +20,8 @@ mod failing;
 mod keys;
 #[path = "lab/mod.rs"]
 mod lab;
+#[path = "cli/logs.rs"]
+mod logs;
 #[path = "cli/missing.rs"]
 mod missing;
 #[path = "cli/operating.rs"]

@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 use super::reload::ReloadReport;
 use super::remaining_quota::decode_query;
 use super::status::Status;
-use super::{Admin, health, metrics, remaining_quota, users};
+use super::{Admin, health, logs, metrics, remaining_quota, users};
 use weir_base::secrets::secret::Secret;
 use weir_downstream::host_check::{self, HostRejection};
 
@@ -38,6 +38,8 @@ pub enum Route {
     Limits,
     /// Role of one user of an identity provider.
     Users,
+    /// Log of one upstream.
+    Logs,
     /// Reload of the configuration.
     Reload,
     /// Restart of an upstream.
@@ -46,13 +48,14 @@ pub enum Route {
 
 impl Route {
     /// All routes.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Healthz,
         Self::Readyz,
         Self::Metrics,
         Self::Status,
         Self::Limits,
         Self::Users,
+        Self::Logs,
         Self::Reload,
         Self::Restart,
     ];
@@ -66,6 +69,7 @@ impl Route {
             Self::Status => "/status",
             Self::Limits => "/limits",
             Self::Users => "/users",
+            Self::Logs => "/logs",
             Self::Reload => "/reload",
             Self::Restart => "/restart",
         }
@@ -79,7 +83,8 @@ impl Route {
             | Self::Metrics
             | Self::Status
             | Self::Limits
-            | Self::Users => &[Method::GET, Method::HEAD],
+            | Self::Users
+            | Self::Logs => &[Method::GET, Method::HEAD],
             Self::Reload | Self::Restart => &[Method::POST],
         }
     }
@@ -91,7 +96,12 @@ impl Route {
             Self::Healthz => false,
             Self::Readyz => verbose && !loopback,
             Self::Metrics => !loopback,
-            Self::Status | Self::Limits | Self::Users | Self::Reload | Self::Restart => true,
+            Self::Status
+            | Self::Limits
+            | Self::Users
+            | Self::Logs
+            | Self::Reload
+            | Self::Restart => true,
         }
     }
 }
@@ -146,6 +156,10 @@ pub(super) async fn respond<B: Body>(
         Route::Users => match users::respond(admin, query) {
             Some(user) => json(StatusCode::OK, &user),
             None => text(StatusCode::NOT_FOUND, "malformed query\n"),
+        },
+        Route::Logs => match logs::respond(admin, query).await {
+            Ok(lines) => response(StatusCode::OK, logs::CONTENT_TYPE, lines),
+            Err(why) => text(StatusCode::NOT_FOUND, &why),
         },
         Route::Reload => {
             let _working = work.lock().await;

@@ -117,14 +117,21 @@ pub(super) fn stderr_text() -> WrappedText {
 pub(super) fn print(
     write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
 ) -> Result<(), Failure> {
+    print_while_read(write).map(|_| ())
+}
+
+/// Writes data to standard output unchanged, and returns whether there is a reader for more.
+pub(super) fn print_while_read(
+    write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+) -> Result<bool, Failure> {
     let mut out = BufWriter::new(std::io::stdout().lock());
     let written = write(&mut out).and_then(|()| out.flush());
     // Dropping the writer would flush the rest again; after a failed write that must not happen.
     let (_, _) = out.into_parts();
     match written {
         // A reader that needs no more data closes the pipe; that is not a failure.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(Failure::Output),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true).map_err(Failure::Output),
     }
 }
 

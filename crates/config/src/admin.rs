@@ -28,9 +28,9 @@ settings! {
             string("IP address and port", shape::SOCKET, value::socket)
                 .optional()
                 .default_text("`127.0.0.1:9464`, if it is free");
-        /// The token that `/status`, `/limits`, `/users`, `/reload` and `/restart` require, and on
-        /// other than loopback addresses also `/metrics` and `/readyz?verbose`, as `Authorization:
-        /// Bearer <token>`.
+        /// The token that `/status`, `/limits`, `/users`, `/logs`, `/reload` and `/restart`
+        /// require, and on other than loopback addresses also `/metrics` and `/readyz?verbose`, as
+        /// `Authorization: Bearer <token>`.
         ///
         /// ```toml
         /// token = { file = "secrets/admin" }

@@ -18,6 +18,7 @@ use crate::health::health_state::UpstreamHealth;
 use crate::health::keyed_backoff::KeyedBackoff;
 use crate::health::on_demand::{OnDemand, UsageGuard};
 use crate::health::status_report::State;
+use crate::health::upstream_log::{LogPage, UpstreamLog};
 use crate::input_requests::{InputBudget, MAX_SUSPENDED};
 use crate::session::connection::UpstreamConnection;
 use crate::session::connector::Connector;
@@ -79,7 +80,10 @@ impl Upstream {
         let (status_sender, status) = watch::channel(first);
         let (change_sender, changes) = watch::channel(ListChangeCounts::default());
         let (fault_reports, fault_receiver) = mpsc::channel(MAX_FAULT_REPORTS);
-        let health = UpstreamHealth::new(settings.name.clone(), settings.breaker);
+        let secrets = Arc::new(SecretPatterns::of_request(&settings.source.secrets()));
+        let log = before.map(|before| &before.shared.health.log);
+        let log = UpstreamLog::begin(Arc::clone(&secrets), log);
+        let health = UpstreamHealth::new(settings.name.clone(), settings.breaker, log);
         let connector = Arc::new(Connector::new(
             Arc::clone(&settings),
             connect,
@@ -105,7 +109,7 @@ impl Upstream {
             status: status_sender,
             changes: change_sender,
             health: Arc::clone(&health),
-            secrets: SecretPatterns::of_request(&settings.source.secrets()),
+            secrets,
         };
         match &settings.source {
             UpstreamSource::Library { dir } => {
@@ -249,10 +253,11 @@ impl Upstream {
         report
     }
 
-    /// Last lines that the child process wrote to standard error, at most `lines`, oldest first.
-    /// Each is bounded and free of control characters. Empty for an upstream without a process.
-    pub fn stderr_tail(&self, lines: usize) -> Vec<String> {
-        self.shared.health.stderr_tail(lines)
+    /// Reads the log of the upstream and of those that it has replaced: the last `count` entries
+    /// after the one of this number. Blocks for some milliseconds if there are many secrets to be
+    /// replaced in it.
+    pub fn read_log(&self, after: u64, count: usize) -> LogPage {
+        self.shared.health.log.read(after, count)
     }
 
     /// Notes for the author of the server, in the order of their kinds, without secrets of the

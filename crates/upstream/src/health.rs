@@ -1,5 +1,5 @@
 //! Health of one upstream: circuit breaker, back-off, crash-loop detection, on-demand start, status
-//! report, notes for the author of the server.
+//! report, log, notes for the author of the server.
 
 pub mod author_notes;
 pub mod breaker;
@@ -8,3 +8,4 @@ pub(crate) mod health_state;
 pub(crate) mod keyed_backoff;
 pub(crate) mod on_demand;
 pub mod status_report;
+pub mod upstream_log;

@@ -135,8 +135,7 @@ impl Supervisor {
                             continue;
                         }
                         Event::Fault(FaultKind::SessionLost(reason)) => {
-                            let upstream = &self.settings.name;
-                            tracing::info!(%upstream, reason, "upstream reconnecting");
+                            self.state.publish_session_lost(&reason);
                             // Another server may have taken its place.
                             self.forget_detection();
                             connection.abandon().await;

@@ -7,6 +7,7 @@ mod ends;
 mod life;
 mod links;
 mod lists;
+mod logs;
 mod lost_sessions;
 mod opening;
 mod pair;

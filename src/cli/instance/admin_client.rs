@@ -28,6 +28,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::admin::discovery::{self, AdminEndpointFile};
+use crate::admin::logs::{LogHead, LogQuery, LogRecord};
 use crate::admin::reload::{ReloadReport, RestartQuery};
 use crate::admin::remaining_quota::{self, RemainingQuota};
 use crate::admin::users::{UserQuery, UserReport};
@@ -232,6 +233,30 @@ impl RunningInstance {
         self.query(Route::Users, &user.to_query(), RESPONSE_TIMEOUT, "role of a user").await
     }
 
+    /// Requests entries of the log of an upstream; `None` if there is no such upstream.
+    pub(crate) async fn logs(
+        &self,
+        about: &LogQuery,
+    ) -> Result<Option<(LogHead, Vec<LogRecord>)>, Failure> {
+        let (token, query) = (self.token.as_ref(), about.to_query());
+        let (status, body) =
+            request(&self.address, token, Route::Logs, &query, RESPONSE_TIMEOUT).await?;
+        if status == StatusCode::NOT_FOUND {
+            return match body.starts_with(b"no upstream") {
+                true => Ok(None),
+                false => Err(Failure::Unreachable(format!(
+                    "the Weir at {} is of a version without logs: start it again",
+                    self.address
+                ))),
+            };
+        }
+        let mut lines = body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let unexpected = || self.unexpected_response("log of an upstream");
+        let head = lines.next().and_then(|line| serde_json::from_slice(line).ok());
+        let records = lines.map(serde_json::from_slice).collect::<Result<_, _>>();
+        Ok(Some((head.ok_or_else(unexpected)?, records.map_err(|_| unexpected())?)))
+    }
+
     async fn query<T: DeserializeOwned>(
         &self,
         route: Route,
@@ -287,7 +312,13 @@ async fn request(
     });
     match fetched.await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+        // The file of a socket is removed by its process.
+        Ok(Err(error))
+            if matches!(
+                error.kind(),
+                io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
+            ) =>
+        {
             Err(Failure::NotRunning(not_running(address)))
         }
         Ok(Err(error)) => Err(match address {
@@ -383,3 +414,14 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 const LONG_TIMEOUT: Duration = Duration::from_secs(120);
 /// Largest response: enough for thousands of upstreams.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Instance with this process id, which nothing is requested of.
+    pub(crate) fn instance(process: u32) -> RunningInstance {
+        let address = AdminAddress::Socket(PathBuf::new());
+        RunningInstance { address, token: None, status: Status { process, ..Status::default() } }
+    }
+}

@@ -5,11 +5,10 @@
 
 use crate::admin::reload::{ReloadReport, RestartQuery};
 use crate::cli::exit::Failure;
-use crate::cli::instance::status::{find_instance, or_mistakes};
+use crate::cli::instance::status::connect_to_all;
 use crate::cli::loading::ConfigArgs;
 use crate::cli::output;
 use crate::cli::output::render::sanitize_line;
-use weir_config::nearest;
 
 /// Arguments of `weir restart`.
 #[derive(Debug, clap::Args)]
@@ -27,22 +26,8 @@ pub(crate) struct Args {
 
 /// Requests the restart of each running process, and prints the results.
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let found = match find_instance(&args.config).await?.connect_to_all().await {
-        Err(failure) => return Err(or_mistakes(&args.config, failure).await),
-        Ok(found) => found,
-    };
     let name = &args.upstream;
-    let mut names: Vec<&str> = Vec::new();
-    for upstream in found.iter().flat_map(|running| &running.status.upstreams) {
-        names.push(&upstream.name);
-    }
-    if !names.contains(&&**name) {
-        let hint = match nearest(name, names.iter().copied()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => "`weir status` shows which there are".to_owned(),
-        };
-        return Err(Failure::Usage(format!("no upstream `{}`; {hint}", sanitize_line(name))));
-    }
+    let found = connect_to_all(&args.config, name).await?;
     let query = RestartQuery { upstream: name.clone(), grace: args.grace };
     let mut refusals = Vec::new();
     for running in &found {

@@ -5,6 +5,7 @@
 
 mod page;
 
+use crate::admin::logs::unknown_upstream;
 use crate::admin::status::{RefusedReload, Status};
 use crate::cli::exit::Failure;
 use crate::cli::instance::admin_client::{AdminClient, RunningInstance};
@@ -37,6 +38,22 @@ pub(crate) async fn connect(config: &ConfigArgs) -> Result<RunningInstance, Fail
         Err(failure) => Err(or_mistakes(config, failure).await),
         connected => connected,
     }
+}
+
+/// Connects to all instances of the configuration, of which at least one has this upstream.
+pub(crate) async fn connect_to_all(
+    config: &ConfigArgs,
+    upstream: &str,
+) -> Result<Vec<RunningInstance>, Failure> {
+    let found = match find_instance(config).await?.connect_to_all().await {
+        Err(failure) => return Err(or_mistakes(config, failure).await),
+        Ok(found) => found,
+    };
+    let all = || found.iter().flat_map(|it| &it.status.upstreams).map(|it| it.name.as_str());
+    if !all().any(|name| name == upstream) {
+        return Err(Failure::Usage(unknown_upstream(upstream, all())));
+    }
+    Ok(found)
 }
 
 /// If no instance was found, returns the mistakes of the configuration instead, if it has any:

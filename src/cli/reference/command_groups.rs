@@ -58,7 +58,7 @@ pub(crate) const GROUPS: [(&str, &[&str]); 6] = [
     ("Look", &["check", "list", "explain", "get", "call", "read", "complete"]),
     ("Change", &["add", "remove", "enable", "disable", "pins"]),
     ("Access", &["keys", "login", "logout"]),
-    ("Operate", &["status", "health", "reload", "restart", "top", "fleet", "audit"]),
+    ("Operate", &["status", "health", "reload", "restart", "logs", "top", "fleet", "audit"]),
     ("Reference", &["completions", "version", "schema", "help"]),
 ];
 

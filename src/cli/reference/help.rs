@@ -215,6 +215,18 @@ Every running Weir of the configuration starts it again: `weir serve`, and each 
 a client has started. Its lists stay, and new calls wait for it. Exit code 0 if all have; 1 if one \
 refused; 2 if there is no such upstream; 3 if the token is rejected; 4 if none is running.";
 
+pub(crate) const LOGS: &str = "\
+Examples:
+  weir logs notes                         # the last 100 lines
+  weir logs notes -f                      # and those that follow, until Ctrl-C
+  weir logs notes -n 1000 | grep -i error
+
+A line has its time (UTC), the number of the upstream's process, and behind `|` what the process \
+wrote; lines without `|` are starts, ends and changes of the connection. Secrets of the upstream \
+are `***`. Where several Weirs of the configuration run, each line names the process of its own. \
+Exit code 2 if there is no such upstream; 3 if the token is rejected; 4 if no Weir is running, or \
+with -f none any more.";
+
 pub(crate) const RELOAD: &str = "\
 Examples:
   weir reload                             # the Weir that runs with ./weir.toml

@@ -23,9 +23,9 @@ impl GivenSecrets {
     /// content of a file.
     pub fn add_value(&mut self, value: &str) {
         self.add(value.trim());
-        for line in value.lines().map(str::trim).filter(|line| line.len() >= MIN_LINE_BYTES) {
-            self.add(line);
-        }
+        // A key in a variable often has `\n` in the place of its line breaks.
+        let lines = value.lines().flat_map(|line| line.split("\\n")).map(str::trim);
+        lines.filter(|line| line.len() >= MIN_LINE_BYTES).for_each(|line| self.add(line));
         self.add_urls(value);
         self.add_words(value);
         for field in value.split([';', '&', ' ', '\n']) {
@@ -198,8 +198,13 @@ mod tests {
     fn each_long_line_of_a_value_is_a_secret() {
         let key = "-----BEGIN KEY-----\nAAAABBBB\nshort\n  CCCCDDDD\r\n-----END KEY-----\n";
         let found = of(|given| given.add_value(key));
+        let escaped = of(|given| given.add_value(&key.replace('\n', "\\n")));
         for line in ["AAAABBBB", "CCCCDDDD", key.trim()] {
             assert!(found.iter().any(|it| it == line), "{line}: {found:?}");
+            assert!(
+                line.contains("KEY") || escaped.iter().any(|it| it == line),
+                "{line}: {escaped:?}"
+            );
         }
         assert!(!found.iter().any(|it| it == "short"), "{found:?}");
     }

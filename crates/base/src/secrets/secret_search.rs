@@ -84,6 +84,18 @@ impl SecretPatterns {
     /// Returns a whole text in which `***` is written for each secret, and for each beginning of
     /// one that has at least [`MIN_BEGINNING`] characters.
     pub fn redact(&self, text: &str) -> String {
+        self.redact_to_end(text, MIN_BEGINNING)
+    }
+
+    /// Like [`Self::redact`] for a text whose end is missing: `***` is also written for a shorter
+    /// beginning of a secret at its end.
+    pub fn redact_cut(&self, text: &str) -> String {
+        self.redact_to_end(text, 1)
+    }
+
+    /// Redacts a text, with each beginning of a secret at its end that has at least `shortest`
+    /// characters.
+    fn redact_to_end(&self, text: &str, shortest: usize) -> String {
         let mut hidden: Vec<Range<usize>> = Vec::new();
         for pattern in &self.patterns {
             // As it is, also where JSON would read an escape.
@@ -99,7 +111,7 @@ impl SecretPatterns {
                     hidden.push(at - pending..at);
                 }
             }
-            if matcher.matched() >= MIN_BEGINNING {
+            if matcher.matched() >= shortest {
                 hidden.push(text.len() - matcher.pending()..text.len());
             }
         }

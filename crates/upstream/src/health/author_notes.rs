@@ -13,6 +13,7 @@ use std::fmt;
 use strum::IntoStaticStr;
 
 use weir_base::json::Object;
+use weir_base::secrets::secret::Secret;
 use weir_base::secrets::secret_search::SecretPatterns;
 use weir_base::tasks::sync::Mutex;
 use weir_base::text::invisible_chars::make_visible;
@@ -64,12 +65,12 @@ impl AuthorNotes {
     }
 
     /// Returns the notes in the order of their kinds, with `***` for each of these secrets.
-    pub(crate) fn read(&self, secrets: &[&str]) -> Vec<AuthorNote> {
+    pub(crate) fn read(&self, secrets: &[Secret]) -> Vec<AuthorNote> {
         let found = self.found.lock().clone();
         if found.is_empty() {
             return Vec::new();
         }
-        let secrets = SecretPatterns::new(secrets.iter().copied());
+        let secrets = SecretPatterns::of_request(secrets);
         let mut notes: Vec<AuthorNote> = Vec::new();
         for ((kind, list), Occurrences { count, first }) in found {
             match notes.last_mut().filter(|note| note.kind == kind) {
@@ -318,7 +319,7 @@ mod tests {
         }
         let stored: usize = notes.found.lock().values().map(|found| found.first.len()).sum();
         assert!(stored <= 3 * 3 * MAX_STORED_BYTES, "{stored}");
-        let read = notes.read(&["canary-1", "canary-with-many-letters"]);
+        let read = notes.read(&["canary-1", "canary-with-many-letters"].map(Secret::from));
         assert_eq!(read[0].count, 1_000);
         assert!(read[0].first.starts_with("<U+001B>[2J<U+202E>token *** <U+0007>éé"), "{read:?}");
         for note in read {

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use crate::health::author_notes::AuthorNotes;
 use crate::health::breaker::{self, Breaker, BreakerPermit, BreakerState, CallResult};
 use crate::health::status_report::{State, UpstreamCounts, UpstreamReport};
+use crate::health::upstream_log::UpstreamLog;
 use crate::message::TransportError;
-use crate::process::stderr_tail::StderrTail;
 use crate::{ConnectionStatus, Error};
 use weir_base::metrics::Counter;
 use weir_base::tasks::sync::Mutex;
@@ -30,6 +30,8 @@ pub(crate) struct UpstreamHealth {
     pub(crate) junk: Counter,
     /// Mistakes of the server that its author can correct.
     pub(crate) notes: AuthorNotes,
+    /// Standard error of its processes, and events, for operators.
+    pub(crate) log: UpstreamLog,
     state: Mutex<HealthState>,
 }
 
@@ -37,16 +39,17 @@ pub(crate) struct UpstreamHealth {
 struct HealthState {
     /// Time of the last status change.
     since: Instant,
-    /// Standard error of the process that was started last.
-    stderr: Option<StderrTail>,
     failures: u32,
     next_try: Option<Instant>,
 }
 
 impl UpstreamHealth {
-    pub(crate) fn new(name: UpstreamName, breaker: breaker::Settings) -> Arc<Self> {
-        let state =
-            HealthState { since: Instant::now(), stderr: None, failures: 0, next_try: None };
+    pub(crate) fn new(
+        name: UpstreamName,
+        breaker: breaker::Settings,
+        log: UpstreamLog,
+    ) -> Arc<Self> {
+        let state = HealthState { since: Instant::now(), failures: 0, next_try: None };
         Arc::new(Self {
             name,
             breaker: Breaker::new(breaker),
@@ -54,6 +57,7 @@ impl UpstreamHealth {
             dropped: Counter::default(),
             junk: Counter::default(),
             notes: AuthorNotes::default(),
+            log,
             state: Mutex::new(state),
         })
     }
@@ -102,11 +106,6 @@ impl UpstreamHealth {
     pub(crate) fn retry_started(&self) {
         self.restarts.increment();
         self.state.lock().next_try = None;
-    }
-
-    /// Records the start of a process.
-    pub(crate) fn process_started(&self, tail: StderrTail) {
-        self.state.lock().stderr = Some(tail);
     }
 
     // === Reading ===
@@ -172,12 +171,6 @@ impl UpstreamHealth {
                 junk: self.junk.read(),
             },
         }
-    }
-
-    /// Last lines of the process's standard error, oldest first.
-    pub(crate) fn stderr_tail(&self, lines: usize) -> Vec<String> {
-        let tail = self.state.lock().stderr.clone();
-        tail.map(|tail| tail.last_lines(lines)).unwrap_or_default()
     }
 }
 

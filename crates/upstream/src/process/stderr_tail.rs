@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use weir_base::tasks::sync::Mutex;
-use weir_base::text::quote::quote;
 
 /// Bytes of standard error that are stored.
 const STDERR_KEPT_BYTES: usize = 64 * 1024;
@@ -12,7 +11,8 @@ const STDERR_KEPT_BYTES: usize = 64 * 1024;
 /// Longest line of standard error that is logged whole.
 pub(crate) const STDERR_LINE_BYTES: usize = 4 * 1024;
 
-/// Last lines of standard error. Cheap to clone.
+/// Last lines of standard error of one process, for the reason of its end. Other processes of its
+/// upstream take nothing of it. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StderrTail {
     stored: Arc<Mutex<StderrLines>>,
@@ -20,12 +20,12 @@ pub(crate) struct StderrTail {
 
 #[derive(Debug, Default)]
 struct StderrLines {
-    lines: VecDeque<String>,
+    lines: VecDeque<Arc<str>>,
     bytes: usize,
 }
 
 impl StderrTail {
-    pub(crate) fn push(&self, line: String) {
+    pub(crate) fn push(&self, line: Arc<str>) {
         let mut stored = self.stored.lock();
         stored.bytes += line.len();
         stored.lines.push_back(line);
@@ -37,13 +37,6 @@ impl StderrTail {
 
     /// Returns all stored lines as they were written, oldest first.
     pub(crate) fn lines(&self) -> Vec<String> {
-        self.stored.lock().lines.iter().cloned().collect()
-    }
-
-    /// Returns the last lines, oldest first, each bounded and without control characters.
-    pub(crate) fn last_lines(&self, count: usize) -> Vec<String> {
-        let stored = self.stored.lock();
-        let omitted = stored.lines.len().saturating_sub(count);
-        stored.lines.iter().skip(omitted).map(|line| quote(line, STDERR_LINE_BYTES)).collect()
+        self.stored.lock().lines.iter().map(|line| line.to_string()).collect()
     }
 }

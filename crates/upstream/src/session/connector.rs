@@ -201,9 +201,6 @@ impl Connector {
             let dispatcher = self.new_dispatcher(request);
             let (settings, budget) = (&self.settings, &self.budget);
             let stdio = StdioTransport::start(child, dispatcher, settings, budget, &self.tracker);
-            if request.declared.is_none() {
-                self.health.process_started(stdio.stderr_tail.clone());
-            }
             let transport = Transport::Stdio(stdio.clone());
             match self.open_session(&transport, era, request, deadline).await {
                 Ok(session) => {

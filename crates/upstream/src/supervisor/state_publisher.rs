@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::health::health_state::UpstreamHealth;
+use crate::health::upstream_log::LogKind;
 use crate::session::connection::UpstreamConnection;
 use crate::{ConnectionStatus, ListChangeCounts};
 use weir_base::secrets::secret_search::SecretPatterns;
@@ -21,7 +22,7 @@ pub(crate) struct StatePublisher {
     pub(crate) changes: watch::Sender<ListChangeCounts>,
     pub(crate) health: Arc<UpstreamHealth>,
     /// Values that the server was given, and may repeat in a refusal.
-    pub(crate) secrets: SecretPatterns,
+    pub(crate) secrets: Arc<SecretPatterns>,
 }
 
 impl StatePublisher {
@@ -30,6 +31,11 @@ impl StatePublisher {
         let about = Arc::clone(connection.about());
         // A restarted process is a new server; a remote server may be the same one.
         self.health.connected(about.transport == "stdio");
+        self.record(&match about.transport {
+            "library" => "prompt library opened".to_owned(),
+            "notice" => "stands in for a configuration with a mistake".to_owned(),
+            transport => format!("connected over {transport}, revision {}", about.revision),
+        });
         // The connection comes first: a reader that sees the status must find it.
         self.connection.send_replace(Some(connection));
         self.status.send_replace(ConnectionStatus::Up(Arc::clone(&about)));
@@ -57,12 +63,17 @@ impl StatePublisher {
         } else {
             tracing::debug!(%upstream, reason, "upstream still disconnected");
         }
+        if is_new_reason || is_new_status {
+            let state = if crash_loop { "crash loop" } else { "not connected" };
+            self.record(&format!("{state}: {reason}"));
+        }
         self.health.disconnected(is_new_status);
         self.publish_down(reason, crash_loop);
     }
 
     /// Publishes an idle stop, before the connection is closed.
     pub(crate) fn publish_idle_stop(&self) {
+        self.record("idle, stopped");
         self.health.status_changed();
         // The status comes first: a reader that misses the connection must find the reason.
         self.status.send_replace(ConnectionStatus::Asleep);
@@ -72,6 +83,7 @@ impl StatePublisher {
     /// Publishes an on-demand start.
     pub(crate) fn publish_starting(&self) {
         tracing::info!(upstream = %self.name, "upstream started on demand");
+        self.record("started on demand");
         self.health.status_changed();
         self.status.send_replace(ConnectionStatus::Starting);
     }
@@ -80,13 +92,34 @@ impl StatePublisher {
     /// configuration name them as well.
     pub(crate) fn publish_unresolved(&self, reason: &str) {
         tracing::info!(upstream = %self.name, reason, "upstream not started, a value is missing");
+        self.record(&format!("not started: {reason}"));
         self.health.status_changed();
         self.publish_down(reason, false);
     }
 
     /// Publishes the final stop.
     pub(crate) fn publish_stopped(&self) {
-        self.publish_down("the upstream was stopped", false);
+        let is_stopped = match &*self.status.borrow() {
+            ConnectionStatus::Down { reason, .. } => reason == STOPPED,
+            ConnectionStatus::Starting | ConnectionStatus::Asleep | ConnectionStatus::Up(_) => {
+                false
+            }
+        };
+        if !is_stopped {
+            self.record("stopped");
+        }
+        self.publish_down(STOPPED, false);
+    }
+
+    /// Publishes that the session is gone, and that another one is opened at once.
+    pub(crate) fn publish_session_lost(&self, reason: &str) {
+        tracing::info!(upstream = %self.name, reason, "upstream reconnecting");
+        self.record(&format!("reconnecting: {reason}"));
+    }
+
+    /// Records a change of the connection in the log for operators.
+    fn record(&self, text: &str) {
+        self.health.log.record(LogKind::Connection, text);
     }
 
     fn publish_down(&self, reason: &str, crash_loop: bool) {
@@ -95,3 +128,6 @@ impl StatePublisher {
         self.connection.send_replace(None);
     }
 }
+
+/// Reason of the final stop.
+const STOPPED: &str = "the upstream was stopped";

@@ -84,7 +84,10 @@ async fn a_report_tells_what_an_operator_wants_to_know() {
         [CallEnd::Result, CallEnd::Error, CallEnd::Cancelled].map(|end| outcome_count(&world, end));
     assert_eq!((ends, counts.junk, report.in_flight), ([1, 1, 1], 1, 0));
 
-    assert_eq!(world.upstream.stderr_tail(10), [r"ready\u{1b}[0m"]);
+    let log = world.upstream.read_log(0, 10);
+    let log: Vec<_> = log.lines.iter().map(|line| (line.process, &*line.text)).collect();
+    let connected = "connected over stdio, revision 2026-07-28";
+    assert_eq!(log, [(Some(1), "started"), (Some(1), "ready"), (None, connected)]);
     peer.exit("exited with code 3");
     world.down().await;
     let report = world.upstream.report();

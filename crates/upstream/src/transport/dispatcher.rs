@@ -487,6 +487,7 @@ fn broken_response(reason: String) -> TransportError {
 
 #[cfg(test)]
 mod tests {
+    use crate::health::upstream_log::UpstreamLog;
     use crate::transport::dispatcher::*;
     use weir_mcp::call_notifications::CallNotification;
     use weir_mcp::log_level::{LogLevel, LogLevelSetting};
@@ -498,7 +499,8 @@ mod tests {
     fn dispatcher_of(clients: ConnectionClients) -> Arc<Dispatcher> {
         let (changes, _) = watch::channel(ListChangeCounts::default());
         let name: UpstreamName = "hub".parse().expect("a name");
-        let health = UpstreamHealth::new(name.clone(), crate::health::breaker::Settings::default());
+        let breaker = crate::health::breaker::Settings::default();
+        let health = UpstreamHealth::new(name.clone(), breaker, UpstreamLog::default());
         Dispatcher::new(
             name.clone(),
             changes,

@@ -20,7 +20,6 @@ use crate::connect::{Child, ChildCommand};
 use crate::health::author_notes::NoteKind;
 use crate::input_requests::MAX_SUSPENDED;
 use crate::message::{CancelMode, OutboundRequest, TransportError};
-use crate::process::stderr_tail::StderrTail;
 use crate::transport::RequestInFlight;
 use crate::transport::child::ChildMonitor;
 use crate::transport::child::crash_report::CrashReport;
@@ -62,7 +61,6 @@ pub(crate) struct StdioTransport {
     pub(crate) lifetime: Arc<ConnectionLifetime>,
     invalid_lines: Arc<InvalidLines>,
     report: Arc<CrashReport>,
-    pub(crate) stderr_tail: StderrTail,
 }
 
 /// Line for the child, with the permit of a request, which is released once the line is written.
@@ -127,7 +125,9 @@ impl StdioTransport {
             stop_timeouts: [settings.timeouts.stop, settings.timeouts.terminate],
             report: Arc::clone(&report),
             invalid_lines: Arc::clone(&invalid_lines),
+            log: dispatcher.health.log.begin_process(),
         };
+        monitor.start(tasks);
         tasks.spawn(async move {
             // The guard notifies the monitor also if the reader panics.
             let _guard = broken.drop_guard();
@@ -142,7 +142,6 @@ impl StdioTransport {
             lifetime: Arc::new(lifetime),
             invalid_lines,
             report,
-            stderr_tail: monitor.start(tasks),
         }
     }
 
