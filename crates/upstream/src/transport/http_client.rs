@@ -4,22 +4,23 @@
 //! Responses to the server's own requests beyond [`MAX_REPLIES`] at a time are dropped, so a server
 //! that sends requests without end loses the responses to them.
 
-use std::sync::{Arc, OnceLock};
+mod session_account;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::Full;
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName,
-    HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT, WWW_AUTHENTICATE,
+    HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT,
 };
 use hyper::http::response::Parts as Head;
 use hyper::http::uri::PathAndQuery;
-use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use hyper::{HeaderMap, Method, Request, Response, Uri};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use url::Url;
 
-use crate::Error;
 use crate::message::{
     CancelMode, HttpFailure, OutboundRequest, RequestHeaders, SentFlag, TransportError,
 };
@@ -27,13 +28,14 @@ use crate::transport::cookies::SessionCookies;
 use crate::transport::dispatcher::Dispatcher;
 use crate::transport::http_pool::{HttpPool, PooledBody};
 use crate::transport::sse_body::{MediaType, OversizePolicy, SseBody, media_type};
+use session_account::{SessionAccount, no_token, token_challenge};
 use weir_base::json::Object;
 use weir_base::memory::memory_budget::BufferLimit;
 use weir_base::secrets::secret_search::SecretPatterns;
 use weir_base::text::quote::quote;
 use weir_mcp::call::ResponseOutcome;
 use weir_mcp::code;
-use weir_oauth::{AccessToken, Account, BearerChallenge, OAuthError, SignInNumber};
+use weir_oauth::{AccessToken, Account, BearerChallenge, SignInNumber};
 
 /// Timeout of a message that no caller waits for.
 const DETACHED_TIMEOUT: Duration = Duration::from_secs(5);
@@ -410,55 +412,6 @@ impl HttpClient {
         sent.mark_unsent();
         Err(no_token(Box::pin(account.reject(&token, &challenge)).await))
     }
-}
-
-/// Account of one session: all its requests have tokens of one sign-in.
-#[derive(Clone)]
-struct SessionAccount {
-    account: Arc<Account>,
-    /// Sign-in of the first token.
-    sign_in: Arc<OnceLock<SignInNumber>>,
-}
-
-impl SessionAccount {
-    fn new(account: Arc<Account>) -> Self {
-        Self { account, sign_in: Arc::default() }
-    }
-
-    /// Returns whether a token may be used in the session.
-    fn owns(&self, token: &AccessToken) -> bool {
-        *self.sign_in.get_or_init(|| token.sign_in()) == token.sign_in()
-    }
-}
-
-/// Returns the challenge of a server that wants another access token: one that it accepts, or one
-/// with more scopes (RFC 6750, 3.1).
-fn token_challenge(response: &Response<PooledBody>, account: &Account) -> Option<BearerChallenge> {
-    if !matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-        return None;
-    }
-    let texts = response.headers().get_all(WWW_AUTHENTICATE).iter();
-    let mut texts = texts.filter_map(|text| text.to_str().ok());
-    // One that repeats a token is not read: its contents are shown to the operator.
-    let has_token = texts.any(|text| account.is_repeated_in(text));
-    let challenge = BearerChallenge::find(response.headers()).filter(|challenge| {
-        // A character may have been escaped in a quoted string.
-        !has_token && !challenge.texts().any(|text| account.is_repeated_in(text))
-    });
-    match response.status() {
-        StatusCode::UNAUTHORIZED => Some(challenge.unwrap_or_default()),
-        _ => challenge.filter(BearerChallenge::demands_scope),
-    }
-}
-
-/// Returns the error of a request for which there is no access token: the server is up, and it has
-/// not executed the request.
-fn no_token(error: OAuthError) -> TransportError {
-    let text = format!("no access token: {error}");
-    TransportError::Other(match error {
-        OAuthError::SignInNeeded(_) => Error::SignInNeeded(text),
-        OAuthError::Unavailable(_) | OAuthError::Refused(_) => Error::Unavailable(text),
-    })
 }
 
 /// Prepares the search for the values of configured headers: any may be a secret.
