@@ -16,3 +16,4 @@ mod rules;
 mod sign_in;
 mod sleeping;
 mod subscriptions;
+mod trace;

@@ -21,6 +21,7 @@ use hyper::{HeaderMap, Method, Request, Response, Uri};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use url::Url;
 
+use crate::message::message_trace::MessageTrace;
 use crate::message::{
     CancelMode, HttpFailure, OutboundRequest, RequestHeaders, SentFlag, TransportError,
 };
@@ -81,6 +82,7 @@ pub(crate) struct HttpClient {
     /// Request target, in the form that servers expect: the path alone, with the authority in
     /// `Host`.
     target: Uri,
+    trace: Option<Arc<MessageTrace>>,
 }
 
 impl HttpClient {
@@ -108,7 +110,13 @@ impl HttpClient {
             message_limit,
             reply_slots,
             target,
+            trace: None,
         }
+    }
+
+    /// Returns a client whose messages are traced.
+    pub(crate) fn with_trace(self, trace: Option<Arc<MessageTrace>>) -> Self {
+        Self { trace, ..self }
     }
 
     /// Returns a client for another path on the same server.
@@ -351,9 +359,21 @@ impl HttpClient {
         });
     }
 
-    fn keep_cookies(&self, response: Response<PooledBody>) -> Response<PooledBody> {
+    /// Keeps the cookies of a response.
+    fn receive(
+        &self,
+        response: Result<Response<PooledBody>, TransportError>,
+    ) -> Result<Response<PooledBody>, TransportError> {
+        let response = match &self.trace {
+            Some(trace) => {
+                let response = response.inspect_err(|error| trace.no_response(error))?;
+                trace.response(&response);
+                response.map(|body| body.with_trace(trace))
+            }
+            None => response?,
+        };
         self.cookies.keep(self.target.path(), response.headers());
-        response
+        Ok(response)
     }
 
     /// Sends a request and waits for the head of its HTTP response. A request that the server
@@ -379,17 +399,20 @@ impl HttpClient {
             *request.method_mut() = method.clone();
             *request.uri_mut() = self.target.clone();
             *request.headers_mut() = headers;
+            if let Some(trace) = &self.trace {
+                trace.request(&request, &message);
+            }
             request
         };
         let Some(session_account) = &self.account else {
-            return Ok(self.keep_cookies(self.pool.send(request(None), sent).await?));
+            return self.receive(self.pool.send(request(None), sent).await);
         };
         let account = &session_account.account;
         let token = account.token().await.map_err(no_token)?;
         if token.as_ref().is_some_and(|token| !session_account.owns(token)) {
             return Err(TransportError::SignInReplaced);
         }
-        let response = self.keep_cookies(self.pool.send(request(token.as_ref()), sent).await?);
+        let response = self.receive(self.pool.send(request(token.as_ref()), sent).await)?;
         let Some(challenge) = token_challenge(&response, account) else {
             if let Some(token) = token {
                 account.accept(&token);
@@ -404,7 +427,7 @@ impl HttpClient {
         if !session_account.owns(&token) {
             return Err(TransportError::SignInReplaced.of_sent_call());
         }
-        let response = self.keep_cookies(self.pool.send(request(Some(&token)), sent).await?);
+        let response = self.receive(self.pool.send(request(Some(&token)), sent).await)?;
         let Some(challenge) = token_challenge(&response, account) else {
             return Ok(response.map(|body| body.hide_tokens(account)));
         };
