@@ -68,6 +68,8 @@ mod telling;
 #[cfg(target_os = "linux")]
 #[path = "cli/terminals.rs"]
 mod terminals;
+#[path = "cli/tracing.rs"]
+mod tracing;
 #[path = "cli/unresolved.rs"]
 mod unresolved;
 #[path = "cli/users.rs"]

@@ -16,6 +16,7 @@ use crate::app;
 use crate::cli::instance::fleet::check_store;
 use crate::cli::loading::{ConfigArgs, options, print_warnings};
 use crate::cli::output::render::sanitize_line;
+use crate::cli::output::trace::TraceArgs;
 use crate::cli::query::first_pages::find_cut_lists;
 use crate::cli::query::oneshot::{OneShotGateway, describe_connection};
 use crate::cli::query::required_upstreams::UpstreamSelection;
@@ -41,6 +42,8 @@ pub(super) struct Args {
     /// Accepts anonymous access on an address that others on the network can reach.
     #[arg(long)]
     allow_anonymous_network: bool,
+    #[command(flatten)]
+    trace: TraceArgs,
     #[command(flatten)]
     config: ConfigArgs,
 }
@@ -106,6 +109,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     if args.offline {
         return offline(&args).await;
     }
+    args.trace.apply();
     // This process opens no listener, so anonymous access from the network does not matter.
     let options = with_key_warnings(options(true));
     let oneshot = OneShotGateway::open(

@@ -7,6 +7,7 @@ pub(crate) mod command_hints;
 pub(crate) mod definition_diff;
 pub(crate) mod progress;
 pub(crate) mod render;
+pub(crate) mod trace;
 pub(crate) mod wrapped_text;
 
 use std::collections::BTreeMap;

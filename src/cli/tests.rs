@@ -12,7 +12,7 @@ use super::reference::command_groups::GROUPS;
 use super::{Cli, definition};
 
 /// Options that many commands have; the page describes them once.
-const SHARED: [&str; 5] = ["as", "config", "demo", "color", "help"];
+const SHARED: [&str; 6] = ["as", "trace", "config", "demo", "color", "help"];
 
 /// Longest line of a paragraph of the page.
 const MAX_COLUMNS: usize = 120;
@@ -37,6 +37,17 @@ invalid configuration the line also has `problems`: an array with `severity`, `f
 JSON before that line. Output that is possible in spite of a failure still goes to standard \
 output: the rest of a list, the report of a check, the reasons why an item is not visible, the \
 result of a tool that failed.
+
+With `--trace`, each message between Weir and an upstream is a line on standard error, from the \
+handshake on: the time in UTC, `->` to the server or `<-` from it, the name of the upstream, and \
+the message. A message of more than 4 KiB is cut, its line says how many bytes are left out, and \
+`--trace=full` shows whole messages. Over HTTP, the method and path of a request, or the status of \
+a response, come before its message, with the names of the headers; values are shown of \
+`Content-Type` and of headers that begin with `Mcp-`, but not the id of a session. Secrets of at \
+least six characters that the upstream was given, tokens of a sign-in, values of parameters in a \
+URL, and parts of its path that are like tokens are `***`. Characters that a terminal would not \
+show are escaped. A line that is not read within a second is dropped, and a later line says how \
+many were.
 
 ## Exit codes
 
@@ -157,10 +168,10 @@ fn describe(page: &mut String, arg: &Arg) {
         (None, Some(long)) => format!("--{long}"),
         _ => values.join(" "),
     };
-    let value = if arg.is_positional() || !takes_value {
-        String::new()
-    } else {
-        format!(" {}", values.join(" "))
+    let value = match values.join(" ") {
+        _ if arg.is_positional() || !takes_value => String::new(),
+        value if arg.is_require_equals_set() => format!("[={value}]"),
+        value => format!(" {value}"),
     };
     let help = arg.get_long_help().or(arg.get_help()).expect("every argument is explained");
     let help = help.to_string();

@@ -373,9 +373,16 @@ fn command_lines(weir: u32) -> String {
 fn none_of_sixty_secrets_is_in_anything_that_weir_says() {
     let mut planted_config = PlantedConfig::new();
     refuse_all(&planted_config.strange);
-    for arguments in
-        ["check", "check --json", "check --offline", "list", "list tools --json", "audit tail"]
-    {
+    for arguments in [
+        "check",
+        "check --json",
+        "check --offline",
+        "check --trace=full",
+        "list",
+        "list tools --json",
+        "list --trace",
+        "audit tail",
+    ] {
         let output = planted_config.command().args(arguments.split(' ')).output().expect("it runs");
         for text in [output.stdout, output.stderr] {
             planted_config.planted.leaked(arguments, &String::from_utf8_lossy(&text));

@@ -7,8 +7,10 @@ mod http_request;
 mod proxy;
 pub mod system;
 pub mod tls;
+mod trace_sink;
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -19,6 +21,7 @@ pub use crate::process::child::{Child, ProcessHandle};
 pub use crate::process::child_command::{ChildCommand, LoginPath};
 pub use crate::process::deadline::Deadline;
 pub use egress::Egress;
+pub use trace_sink::{TraceDirection, TraceLine, TraceSink};
 use weir_base::net::allowed_addresses::AllowedAddresses;
 use weir_base::net::http_connection::ByteStream;
 
@@ -53,5 +56,9 @@ pub trait Connect: Send + Sync + 'static {
     fn login_path<'a>(&'a self, command: &'a ChildCommand) -> BoxFuture<'a, Option<String>> {
         let _ = command;
         Box::pin(std::future::ready(None))
+    }
+    /// Returns the receiver of all messages between Weir and the upstreams; `None` for services.
+    fn trace_sink(&self) -> Option<Arc<dyn TraceSink>> {
+        None
     }
 }

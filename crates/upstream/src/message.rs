@@ -6,6 +6,7 @@
 //! `OutboundRequest::cancel` or `resume` says so. Of the eras it knows only which deviations of a
 //! server it bears.
 
+pub(crate) mod message_trace;
 pub(crate) mod request_params;
 
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 //! There are no scripts: a test reads what Weir sent, checks it, and responds as it likes.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,7 +22,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connect::{Child, ChildCommand, Connect, Destination, Egress, ProcessHandle};
+use super::connect::{
+    Child, ChildCommand, Connect, Destination, Egress, ProcessHandle, TraceDirection, TraceLine,
+    TraceSink,
+};
 use super::{
     ConnectionStatus, Error, HttpTransport, RetrySettings, Settings, Sharing, Timeouts, Upstream,
     UpstreamLimits, UpstreamSource,
@@ -32,6 +35,7 @@ use crate::call_metrics::CallDurations;
 use weir_base::json::Object;
 use weir_base::memory::memory_budget::{BufferLimit, MemoryBudget};
 use weir_base::net::http_connection::ByteStream;
+use weir_base::secrets::secret::Secret;
 use weir_base::tasks::sync::Mutex;
 use weir_mcp::call::CallOutcome;
 use weir_mcp::call::{
@@ -39,6 +43,7 @@ use weir_mcp::call::{
 };
 use weir_mcp::capabilities;
 use weir_mcp::input_request::ClientFeatures;
+use weir_mcp::name::UpstreamName;
 use weir_mcp::revision::{Era, Revision};
 
 /// One upstream and its environment.
@@ -161,10 +166,20 @@ impl World {
             stalls: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
             servers: TaskTracker::new(),
+            trace: OnceLock::new(),
         });
         let budget = MemoryBudget::new(BUDGET_BYTES);
         let upstream = Upstream::start(settings, connector.clone(), &budget, &tasks, stop.clone());
         Self { upstream, connector, children, requests, budget, tracker: tasks, stop }
+    }
+
+    /// Starts a world whose messages are traced from the first one on: nothing runs before the
+    /// test waits.
+    pub(super) fn traced(settings: Settings, limit: usize) -> (Self, Arc<TraceRecorder>) {
+        let world = Self::start(settings);
+        let recorder = Arc::new(TraceRecorder { limit, ..TraceRecorder::default() });
+        assert!(world.connector.trace.set(Arc::clone(&recorder)).is_ok());
+        (world, recorder)
     }
 
     /// Waits for the next child process.
@@ -377,6 +392,7 @@ pub(super) struct TestConnector {
     pub(super) stalls: AtomicBool,
     pub(super) connections: AtomicUsize,
     servers: TaskTracker,
+    trace: OnceLock<Arc<TraceRecorder>>,
 }
 
 impl Connect for TestConnector {
@@ -421,6 +437,52 @@ impl Connect for TestConnector {
         let _ = self.children.try_send(peer);
         let (stdin, stdout) = (Box::new(stdin), Box::new(stdout));
         Ok(Child { stdin, stdout, stderr: Some(Box::new(stderr)), process })
+    }
+
+    fn trace_sink(&self) -> Option<Arc<dyn TraceSink>> {
+        let recorder = self.trace.get()?;
+        Some(Arc::clone(recorder) as Arc<dyn TraceSink>)
+    }
+}
+
+// === TraceRecorder ===
+
+/// Receiver of messages that keeps their lines.
+#[derive(Default)]
+pub(super) struct TraceRecorder {
+    pub(super) limit: usize,
+    /// Secrets of each upstream.
+    pub(super) secrets: Vec<Secret>,
+    pub(super) lines: Mutex<Vec<String>>,
+}
+
+impl TraceRecorder {
+    /// Takes the lines so far: an arrow, the text, and what is said of the rest.
+    pub(super) fn take_lines(&self) -> Vec<String> {
+        std::mem::take(&mut *self.lines.lock())
+    }
+}
+
+impl TraceSink for TraceRecorder {
+    fn limit(&self) -> usize {
+        self.limit
+    }
+
+    fn secrets(&self, _: &UpstreamName) -> Vec<Secret> {
+        self.secrets.clone()
+    }
+
+    fn write(&self, line: &TraceLine<'_>) {
+        let arrow = match line.direction {
+            TraceDirection::ToServer => "->",
+            TraceDirection::FromServer => "<-",
+        };
+        let left_out = match line.left_out {
+            0 => String::new(),
+            count => format!(" +{count}"),
+        };
+        let remark = line.remark.map(|remark| format!(" ({remark})")).unwrap_or_default();
+        self.lines.lock().push(format!("{arrow} {}{left_out}{remark}", line.text));
     }
 }
 

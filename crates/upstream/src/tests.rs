@@ -17,3 +17,4 @@ mod rules;
 mod sign_in;
 mod sleeping;
 mod subscriptions;
+mod trace;

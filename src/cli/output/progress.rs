@@ -88,15 +88,21 @@ fn show(text: String) {
     bar.tick();
 }
 
-/// Standard error for the log: clears the line before a write and restores it afterwards.
+/// Writes whole lines to standard error: clears the line before it and restores it afterwards.
+pub(crate) fn suspended<T>(write: impl FnOnce() -> T) -> T {
+    match &*SHOWN.lock() {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
+}
+
+/// Standard error for the log.
 pub(crate) struct LogWriter;
 
 impl Write for LogWriter {
     fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        let shown = SHOWN.lock();
-        let Some(bar) = &*shown else { return std::io::stderr().write(text) };
         // The log writes whole lines, with their line break.
-        bar.suspend(|| std::io::stderr().write_all(text))?;
+        suspended(|| std::io::stderr().write_all(text))?;
         Ok(text.len())
     }
 

@@ -14,6 +14,7 @@ use crate::cli::loading::{
 };
 use crate::cli::output::progress;
 use crate::cli::output::render::sanitize_line;
+use crate::cli::output::trace::{self, TraceArgs};
 use crate::cli::query::required_upstreams::{self, UpstreamSelection};
 use weir_access::catalog::{ExportedItem, RoleView};
 use weir_base::json::Object;
@@ -31,6 +32,8 @@ pub(crate) struct QueryArgs {
     /// Acts as this client, under its policy, instead of as the operator, who sees everything.
     #[arg(long = "as", value_name = "CLIENT", value_hint = clap::ValueHint::Other)]
     pub(crate) client: Option<String>,
+    #[command(flatten)]
+    trace: TraceArgs,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
 }
@@ -58,7 +61,8 @@ impl OneShotGateway {
         work: impl AsyncFnOnce(&Self) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         crate::cli::server::log::start_errors_only();
-        let QueryArgs { client, report: ReportArgs { json, config } } = args;
+        let QueryArgs { client, trace, report: ReportArgs { json, config } } = args;
+        trace.apply();
         let (client, options) = (client.as_deref(), options(true));
         let oneshot = Self::open(config, *json, client, selection, options, |_| {}).await?;
         let done = work(&oneshot).await;
@@ -121,6 +125,7 @@ impl OneShotGateway {
         }
         let state = config.state.dir.as_deref();
         let connector = System::for_program().with_login_shell(state, true);
+        let connector = connector.with_trace_sink(trace::sink(&config));
         let app = App::open(&config, Arc::new(connector));
         let operator_context = app.gateway().operator();
         let client_context = match client {

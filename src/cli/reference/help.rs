@@ -61,6 +61,7 @@ Examples:
   weir call notes__echo deep:='{\"a\":[1,2]}'
   weir call notes__echo --args @arguments.json
   jq -n '{text: \"x\"}' | weir call notes__add_note --args -
+  weir call notes__add_note text=x --trace   # with the messages to and from the server
 
 The arguments are checked against the tool's schema first, unless --args is given. If the tool \
 reports a failure, its result is printed and the exit code is 5. A result with neither \

@@ -93,9 +93,25 @@ impl SecretPatterns {
         self.redact_to_end(text, 1)
     }
 
-    /// Redacts a text, with each beginning of a secret at its end that has at least `shortest`
-    /// characters.
     fn redact_to_end(&self, text: &str, shortest: usize) -> String {
+        let (mut shown, mut end) = (String::new(), 0);
+        for place in self.places_to_end(text, shortest) {
+            shown.push_str(&text[end..place.start]);
+            shown.push_str("***");
+            end = place.end;
+        }
+        shown + &text[end..]
+    }
+
+    /// Returns the places of a whole text for which [`Self::redact`] writes `***`: in their order,
+    /// without overlaps, and between characters.
+    pub fn places_in(&self, text: &str) -> Vec<Range<usize>> {
+        self.places_to_end(text, MIN_BEGINNING)
+    }
+
+    /// Returns the places of secrets in a text, and of each beginning of one at its end that has at
+    /// least `shortest` characters.
+    fn places_to_end(&self, text: &str, shortest: usize) -> Vec<Range<usize>> {
         let mut hidden: Vec<Range<usize>> = Vec::new();
         for pattern in &self.patterns {
             // As it is, also where JSON would read an escape.
@@ -116,15 +132,18 @@ impl SecretPatterns {
             }
         }
         hidden.sort_unstable_by_key(|range| range.start);
-        let (mut shown, mut end) = (String::new(), 0);
+        let mut places: Vec<Range<usize>> = Vec::new();
         for range in hidden {
-            if range.start >= end {
-                shown.push_str(&text[end..text.floor_char_boundary(range.start).max(end)]);
-                shown.push_str("***");
+            let end = text.ceil_char_boundary(range.end);
+            match places.last_mut() {
+                Some(last) if range.start < last.end => last.end = last.end.max(end),
+                last => {
+                    let begin = last.map_or(0, |last| last.end);
+                    places.push(text.floor_char_boundary(range.start).max(begin)..end);
+                }
             }
-            end = end.max(text.ceil_char_boundary(range.end));
         }
-        shown + &text[end..]
+        places
     }
 
     fn matchers(&self) -> impl Iterator<Item = SpellingMatcher> {

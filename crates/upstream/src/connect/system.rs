@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::connect::egress::has_valid_port;
 use crate::connect::tls::protect;
-use crate::connect::{Child, ChildCommand, Connect, Destination, LoginPath, proxy, tls};
+use crate::connect::{Child, ChildCommand, Connect, Destination, LoginPath, TraceSink, proxy, tls};
 use crate::process::deadline::Deadline;
 use crate::process::login_shell::{ASKED_VARIABLE, LoginShell};
 use crate::process::search_path::{find_program, is_of_system};
@@ -51,6 +51,7 @@ pub struct System {
     /// Whether a client has started this process.
     is_started_by_client: bool,
     login_shell: Option<LoginShell>,
+    trace_sink: Option<Arc<dyn TraceSink>>,
     resolver: Resolver,
 }
 
@@ -79,6 +80,12 @@ impl System {
         let is_asked = std::env::var_os(ASKED_VARIABLE).is_some();
         let login_shell = (!is_asked).then(|| LoginShell::new(folder, spawn));
         Self { login_shell, is_started_by_client, ..self }
+    }
+
+    /// Gives a receiver all messages between Weir and the upstreams.
+    #[must_use]
+    pub fn with_trace_sink(self, trace_sink: Option<Arc<dyn TraceSink>>) -> Self {
+        Self { trace_sink, ..self }
     }
 
     fn tls(&self) -> io::Result<&TlsConnector> {
@@ -266,6 +273,10 @@ impl Connect for System {
             }
         }
         .boxed()
+    }
+
+    fn trace_sink(&self) -> Option<Arc<dyn TraceSink>> {
+        self.trace_sink.clone()
     }
 }
 

@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::connect::{ChildCommand, Connect, Egress, HttpRequests};
 use crate::health::health_state::UpstreamHealth;
+use crate::message::message_trace::MessageTrace;
 use crate::session::connection::McpSession;
 use crate::session::handshake::NegotiationError;
 use crate::session::negotiation;
@@ -170,7 +171,7 @@ impl Connector {
         let secrets = SecretPatterns::of_request(&self.settings.source.secrets());
         let (given, account) = ((headers, secrets), self.account.clone());
         let http_client = HttpClient::new(pool, dispatcher, given, account, message_limit);
-        let http_client = Arc::new(http_client);
+        let http_client = Arc::new(http_client.with_trace(self.trace()));
         self.open_http(http_client, transport, request, deadline).await
     }
 
@@ -200,7 +201,8 @@ impl Connector {
             })?;
             let dispatcher = self.new_dispatcher(request);
             let (settings, budget) = (&self.settings, &self.budget);
-            let stdio = StdioTransport::start(child, dispatcher, settings, budget, &self.tracker);
+            let (tracker, trace) = (&self.tracker, self.trace());
+            let stdio = StdioTransport::start(child, dispatcher, settings, budget, tracker, trace);
             let transport = Transport::Stdio(stdio.clone());
             match self.open_session(&transport, era, request, deadline).await {
                 Ok(session) => {
@@ -341,6 +343,12 @@ impl Connector {
         let health = Arc::clone(&self.health);
         let (registry, ids) = (Arc::clone(&request.registry), self.request_ids.clone());
         Dispatcher::new(name, changes, registry, request.clients, health, ids)
+    }
+
+    /// Returns the trace of the messages of a connection, if there is a receiver for it.
+    fn trace(&self) -> Option<Arc<MessageTrace>> {
+        let sink = self.io.trace_sink()?;
+        Some(Arc::new(MessageTrace::new(sink, &self.settings, self.account.as_ref())))
     }
 
     fn startup_timeout(&self) -> NegotiationError {

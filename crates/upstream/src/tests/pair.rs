@@ -38,7 +38,7 @@ pub(super) async fn opened(settings: Settings) -> (World, Pair) {
 
 impl Pair {
     /// Opens the stream and responds to the handshake.
-    async fn open(world: &mut World) -> Self {
+    pub(super) async fn open(world: &mut World) -> Self {
         let pair = Self::begin(world, "/message?s=1").await;
         pair.initialize(world, "2025-11-25").await;
         pair

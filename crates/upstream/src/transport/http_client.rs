@@ -5,22 +5,24 @@
 //! server's own requests beyond [`MAX_REPLIES`] at a time are dropped, so a server that sends
 //! requests without end loses the responses to them.
 
-use std::sync::{Arc, OnceLock};
+mod session_account;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::Full;
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName,
-    HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT, WWW_AUTHENTICATE,
+    HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT,
 };
 use hyper::http::response::Parts as Head;
 use hyper::http::uri::PathAndQuery;
-use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use hyper::{HeaderMap, Method, Request, Response, Uri};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use url::Url;
 
-use crate::Error;
+use crate::message::message_trace::MessageTrace;
 use crate::message::{
     CancelMode, HttpFailure, HttpMessage, OutboundRequest, RequestHeaders, SentFlag, TransportError,
 };
@@ -28,13 +30,14 @@ use crate::transport::cookies::SessionCookies;
 use crate::transport::dispatcher::Dispatcher;
 use crate::transport::http_pool::{HttpPool, PooledBody, RepeatableRequest};
 use crate::transport::sse_body::{MediaType, OversizePolicy, SseBody, media_type};
+use session_account::{SessionAccount, no_token, token_challenge};
 use weir_base::json::Object;
 use weir_base::memory::memory_budget::BufferLimit;
 use weir_base::secrets::secret_search::SecretPatterns;
 use weir_base::text::quote::quote;
 use weir_mcp::call::ResponseOutcome;
 use weir_mcp::code;
-use weir_oauth::{AccessToken, Account, BearerChallenge, OAuthError, SignInNumber};
+use weir_oauth::{AccessToken, Account, BearerChallenge, SignInNumber};
 
 /// Timeout of a message that no caller waits for.
 const DETACHED_TIMEOUT: Duration = Duration::from_secs(5);
@@ -78,6 +81,7 @@ pub(crate) struct HttpClient {
     /// Request target, in the form that servers expect: the path alone, with the authority in
     /// `Host`.
     target: Uri,
+    trace: Option<Arc<MessageTrace>>,
 }
 
 impl HttpClient {
@@ -105,7 +109,13 @@ impl HttpClient {
             message_limit,
             reply_slots,
             target,
+            trace: None,
         }
+    }
+
+    /// Returns a client whose messages are traced.
+    pub(crate) fn with_trace(self, trace: Option<Arc<MessageTrace>>) -> Self {
+        Self { trace, ..self }
     }
 
     /// Returns a client for another path on the same server.
@@ -349,9 +359,21 @@ impl HttpClient {
         });
     }
 
-    fn keep_cookies(&self, response: Response<PooledBody>) -> Response<PooledBody> {
+    /// Keeps the cookies of a response.
+    fn receive(
+        &self,
+        response: Result<Response<PooledBody>, TransportError>,
+    ) -> Result<Response<PooledBody>, TransportError> {
+        let response = match &self.trace {
+            Some(trace) => {
+                let response = response.inspect_err(|error| trace.no_response(error))?;
+                trace.response(&response);
+                response.map(|body| body.with_trace(trace))
+            }
+            None => response?,
+        };
         self.cookies.keep(self.target.path(), response.headers());
-        response
+        Ok(response)
     }
 
     /// Sends a request and waits for the head of its HTTP response. A request that the server
@@ -380,17 +402,20 @@ impl HttpClient {
             *request.method_mut() = method.clone();
             *request.uri_mut() = self.target.clone();
             *request.headers_mut() = headers;
+            if let Some(trace) = &self.trace {
+                trace.request(&request, &message.text);
+            }
             request
         };
         let Some(session_account) = &self.account else {
-            return Ok(self.keep_cookies(self.pool.send(request(None), sent).await?));
+            return self.receive(self.pool.send(request(None), sent).await);
         };
         let account = &session_account.account;
         let token = account.token().await.map_err(no_token)?;
         if token.as_ref().is_some_and(|token| !session_account.owns(token)) {
             return Err(TransportError::SignInReplaced);
         }
-        let response = self.keep_cookies(self.pool.send(request(token.as_ref()), sent).await?);
+        let response = self.receive(self.pool.send(request(token.as_ref()), sent).await)?;
         let Some(challenge) = token_challenge(&response, account) else {
             if let Some(token) = token {
                 account.accept(&token);
@@ -405,7 +430,7 @@ impl HttpClient {
         if !session_account.owns(&token) {
             return Err(TransportError::SignInReplaced.of_sent_call());
         }
-        let response = self.keep_cookies(self.pool.send(request(Some(&token)), sent).await?);
+        let response = self.receive(self.pool.send(request(Some(&token)), sent).await)?;
         let Some(challenge) = token_challenge(&response, account) else {
             return Ok(response.map(|body| body.hide_tokens(account)));
         };
@@ -413,55 +438,6 @@ impl HttpClient {
         sent.mark_unsent();
         Err(no_token(Box::pin(account.reject(&token, &challenge)).await))
     }
-}
-
-/// Account of one session: all its requests have tokens of one sign-in.
-#[derive(Clone)]
-struct SessionAccount {
-    account: Arc<Account>,
-    /// Sign-in of the first token.
-    sign_in: Arc<OnceLock<SignInNumber>>,
-}
-
-impl SessionAccount {
-    fn new(account: Arc<Account>) -> Self {
-        Self { account, sign_in: Arc::default() }
-    }
-
-    /// Returns whether a token may be used in the session.
-    fn owns(&self, token: &AccessToken) -> bool {
-        *self.sign_in.get_or_init(|| token.sign_in()) == token.sign_in()
-    }
-}
-
-/// Returns the challenge of a server that wants another access token: one that it accepts, or one
-/// with more scopes (RFC 6750, 3.1).
-fn token_challenge(response: &Response<PooledBody>, account: &Account) -> Option<BearerChallenge> {
-    if !matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-        return None;
-    }
-    let texts = response.headers().get_all(WWW_AUTHENTICATE).iter();
-    let mut texts = texts.filter_map(|text| text.to_str().ok());
-    // One that repeats a token is not read: its contents are shown to the operator.
-    let has_token = texts.any(|text| account.is_repeated_in(text));
-    let challenge = BearerChallenge::find(response.headers()).filter(|challenge| {
-        // A character may have been escaped in a quoted string.
-        !has_token && !challenge.texts().any(|text| account.is_repeated_in(text))
-    });
-    match response.status() {
-        StatusCode::UNAUTHORIZED => Some(challenge.unwrap_or_default()),
-        _ => challenge.filter(BearerChallenge::demands_scope),
-    }
-}
-
-/// Returns the error of a request for which there is no access token: the server is up, and it has
-/// not executed the request.
-fn no_token(error: OAuthError) -> TransportError {
-    let text = format!("no access token: {error}");
-    TransportError::Other(match error {
-        OAuthError::SignInNeeded(_) => Error::SignInNeeded(text),
-        OAuthError::Unavailable(_) | OAuthError::Refused(_) => Error::Unavailable(text),
-    })
 }
 
 /// Returns the headers of every request to a server.

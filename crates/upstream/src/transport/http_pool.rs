@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::connect::{Connect, Destination, Egress};
+use crate::message::message_trace::{BodyTrace, MessageTrace};
 use crate::message::{SentFlag, TransportError};
 use crate::transport::echo_filter::EchoFilter;
 use crate::transport::min_rate::{MinRate, TOO_SLOW};
@@ -157,6 +158,7 @@ impl HttpPool {
                 min_rate: MinRate::default(),
                 workload: Workload::default(),
                 echo_filter: None,
+                trace: None,
                 pool: Arc::clone(self),
             };
             if body.body.is_end_stream() {
@@ -284,6 +286,7 @@ pub(crate) struct PooledBody {
     pub(crate) min_rate: MinRate,
     workload: Workload,
     echo_filter: Option<EchoFilter>,
+    trace: Option<Box<BodyTrace>>,
     pool: Arc<HttpPool>,
 }
 
@@ -294,24 +297,44 @@ impl PooledBody {
         self
     }
 
+    /// Traces the body, as one message.
+    pub(crate) fn with_trace(mut self, trace: &Arc<MessageTrace>) -> Self {
+        self.trace = Some(Box::new(BodyTrace::new(Arc::clone(trace))));
+        self
+    }
+
+    /// Takes the trace of a body that has several messages, before any of it is read.
+    pub(crate) fn take_trace(&mut self) -> Option<Arc<MessageTrace>> {
+        self.trace.take().map(|trace| trace.into_trace())
+    }
+
     /// Returns the next piece; `None` at the end. Fails also if a message that has begun arrives
     /// too slowly. Yields after a bounded number of pieces. Cancel-safe.
     pub(crate) async fn chunk(&mut self) -> Option<Result<Bytes, String>> {
         loop {
             let piece = self.read_piece().await;
-            let Some(filter) = &mut self.echo_filter else { return piece };
+            let Some(filter) = &mut self.echo_filter else { return self.traced(piece) };
             let (passed, is_end) = match piece {
                 Some(Ok(piece)) => (filter.push(piece), false),
                 None => (filter.finish(), true),
                 Some(Err(error)) => return Some(Err(error)),
             };
             if !passed.is_empty() {
-                return Some(Ok(passed));
+                return self.traced(Some(Ok(passed)));
             }
             if is_end {
-                return None;
+                return self.traced(None);
             }
         }
+    }
+
+    fn traced(&mut self, piece: Option<Result<Bytes, String>>) -> Option<Result<Bytes, String>> {
+        if let Some(trace) = &mut self.trace
+            && let Ok(piece) = piece.as_ref().map(Result::as_ref).transpose()
+        {
+            trace.read(piece);
+        }
+        piece
     }
 
     async fn read_piece(&mut self) -> Option<Result<Bytes, String>> {

@@ -3,6 +3,7 @@
 //! Reading yields after a bounded number of events and bytes, and a stream with too much junk is an
 //! error.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use hyper::HeaderMap;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE};
 
 use crate::message::TransportError;
+use crate::message::message_trace::MessageTrace;
 use crate::transport::dispatcher::{Dispatched, UnparsableMessage};
 use crate::transport::http_pool::PooledBody;
 use crate::transport::junk_limits::JunkLimits;
@@ -31,6 +33,7 @@ pub(crate) struct SseBody {
     workload: Workload,
     /// Limits on junk in the stream.
     pub(crate) limits: JunkLimits,
+    trace: Option<Arc<MessageTrace>>,
 }
 
 /// Effect of an event that cannot be buffered: it is over the limit, or the memory budget is
@@ -46,7 +49,7 @@ pub(crate) enum OversizePolicy {
 impl SseBody {
     /// Decodes the events in a body, each of which is limited.
     pub(crate) fn new(
-        body: PooledBody,
+        mut body: PooledBody,
         BufferLimit { limit, budget }: &BufferLimit,
         oversize: OversizePolicy,
     ) -> Self {
@@ -54,6 +57,7 @@ impl SseBody {
             OversizePolicy::Fail => SseDecoder::new(*limit),
             OversizePolicy::Truncate => SseDecoder::truncating(*limit),
         };
+        let trace = body.take_trace();
         Self {
             body,
             decoder: decoder.with_budget(budget),
@@ -63,6 +67,7 @@ impl SseBody {
             event_bytes: 0,
             workload: Workload::default(),
             limits: JunkLimits::default(),
+            trace,
         }
     }
 
@@ -72,6 +77,9 @@ impl SseBody {
             self.workload.yield_if_due().await;
             if let Some(event) = self.decoded.next() {
                 self.workload.add(0);
+                if let Some(trace) = &self.trace {
+                    trace.received_event(&event);
+                }
                 // A large event now and then costs no more than its call; many of them are a flood.
                 // An event that exceeds the memory budget is not the server's fault.
                 if let Some(TruncatedEvent { reason: BufferError::TooLarge(limit), .. }) =

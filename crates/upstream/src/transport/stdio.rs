@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::connect::{Child, ChildCommand};
 use crate::health::author_notes::NoteKind;
 use crate::input_requests::MAX_SUSPENDED;
+use crate::message::message_trace::MessageTrace;
 use crate::message::{CancelMode, OutboundRequest, TransportError};
 use crate::transport::RequestInFlight;
 use crate::transport::child::ChildMonitor;
@@ -83,6 +84,7 @@ impl StdioTransport {
         settings: &Settings,
         budget: &MemoryBudget,
         tasks: &TaskTracker,
+        trace: Option<Arc<MessageTrace>>,
     ) -> Self {
         let UpstreamLimits { concurrency, max_message, .. } = settings.limits;
         // Each call reserves a slot for its cancellation beside the one for its request (see
@@ -102,7 +104,8 @@ impl StdioTransport {
         };
         let report = Arc::new(CrashReport::new(&settings.name, command));
 
-        tasks.spawn(write(child.stdin, lines, end.closing.clone(), broken.clone()));
+        let (closing, writer_trace) = (end.closing.clone(), trace.clone());
+        tasks.spawn(write(child.stdin, lines, closing, broken.clone(), writer_trace));
         let reader = StdoutReader {
             stdout: child.stdout,
             lines: LineDecoder::new(max_message).with_budget(budget),
@@ -114,6 +117,7 @@ impl StdioTransport {
             has_message: false,
             limits: JunkLimits::default(),
             workload: Workload::default(),
+            trace,
         };
         let until_gone = end.gone.clone();
         let monitor = ChildMonitor {
@@ -217,6 +221,7 @@ struct StdoutReader {
     has_message: bool,
     limits: JunkLimits,
     workload: Workload,
+    trace: Option<Arc<MessageTrace>>,
 }
 
 impl StdoutReader {
@@ -243,6 +248,14 @@ impl StdoutReader {
     }
 
     fn handle_line(&mut self, line: DecodedLine) -> Result<(), String> {
+        if let Some(trace) = &self.trace {
+            match &line {
+                DecodedLine::Whole(line) => trace.received(line),
+                DecodedLine::TooLong(head) | DecodedLine::BudgetExhausted(head) => {
+                    trace.received_beginning(head);
+                }
+            }
+        }
         match line {
             DecodedLine::Whole(line) => self.dispatch(line),
             DecodedLine::TooLong(head) => {
@@ -302,6 +315,7 @@ async fn write(
     mut lines: mpsc::Receiver<OutboundLine>,
     closing: CancellationToken,
     broken: CancellationToken,
+    trace: Option<Arc<MessageTrace>>,
 ) {
     let work = async {
         while let Some(first) = lines.recv().await {
@@ -310,6 +324,9 @@ async fn write(
             let mut permits = Vec::new();
             let mut next = Some(first);
             while let Some(OutboundLine { line, permit }) = next {
+                if let Some(trace) = &trace {
+                    trace.sent(&line);
+                }
                 framed.extend_from_slice(&line);
                 framed.extend_from_slice(b"\n");
                 permits.extend(permit);
@@ -371,7 +388,7 @@ mod tests {
         }
         drop(outbox);
         let token = CancellationToken::new();
-        write(Box::new(Stdin(written)), lines, token.clone(), token).await;
+        write(Box::new(Stdin(written)), lines, token.clone(), token, None).await;
         let expected = [b"a\nb\n".as_slice(), &large, b"\n"].concat();
         assert_eq!(writes.recv().await.expect("a write"), expected);
         assert_eq!(writes.recv().await.expect("another"), "c\n");
