@@ -5,9 +5,9 @@
 //! and only its owner can read the copies, of which a bounded number is kept.
 
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -142,7 +142,7 @@ pub(super) fn back_up_file(path: &Path) -> Result<PathBuf, Failure> {
     // Copies within one second have numbers, and that of one that was removed is not used again.
     let numbers =
         former.iter().filter(|((its, _), _)| *its == stamp).map(|((_, number), _)| *number);
-    let mut number = numbers.max().unwrap_or(0) + 1;
+    let mut number = numbers.max().unwrap_or(0).saturating_add(1);
     let named = |number: u32| match number {
         1 => first.clone(),
         number => PathBuf::from(format!("{}-{number}", first.display())),
@@ -163,13 +163,16 @@ pub(super) fn back_up_file(path: &Path) -> Result<PathBuf, Failure> {
 
 /// Copies a file for its owner only: it may contain tokens.
 fn copy_privately(from: &Path, to: &Path) -> io::Result<()> {
-    let mut source = File::open(from)?;
+    let mut source = regular_file::open(from)?;
     let old = source.metadata()?;
-    let mut copy = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    let mut copy = create_temporary(to.parent().unwrap_or(Path::new(".")), true)?;
     // Else it stays that of this user, who is allowed to replace the file.
-    let _ = copy_owner(&copy, &old);
+    let _ = copy_owner(copy.as_file(), &old);
     io::copy(&mut source, &mut copy)?;
-    copy.set_permissions(Permissions::from_mode(old.permissions().mode() & 0o600))
+    let mode = old.permissions().mode() & 0o600;
+    copy.as_file().set_permissions(Permissions::from_mode(mode))?;
+    copy.persist_noclobber(to)?;
+    Ok(())
 }
 
 /// Finds the copies of a file, the oldest first.

@@ -8,6 +8,7 @@
 //! address and to the address in the state folder, where the token is as well; an instance of
 //! another configuration is not accepted.
 
+use std::error::Error;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -336,8 +337,15 @@ async fn request(
 /// Returns whether what has arrived is no response of an HTTP server.
 fn is_not_http(error: &io::Error) -> bool {
     let error = error.get_ref().and_then(|error| error.downcast_ref::<hyper::Error>());
-    error.is_some_and(hyper::Error::is_parse)
+    // What arrives before the request was sent is the reason why it is not sent.
+    let reason = error.and_then(|error| error.source()?.downcast_ref::<hyper::Error>());
+    // hyper has no predicate for what arrives unasked.
+    let is_unasked = |error: &hyper::Error| error.to_string() == UNASKED;
+    [error, reason].into_iter().flatten().any(|error| error.is_parse() || is_unasked(error))
 }
+
+/// Text of hyper's error for bytes that arrive before a request was sent.
+const UNASKED: &str = "received unexpected message from connection";
 
 fn not_weir(address: SocketAddr) -> String {
     format!(
@@ -404,7 +412,11 @@ where
     match select(exchange, pin!(connection)).await {
         Either::Left((fetched, _)) => fetched,
         // The connection has ended; data that has arrived can still be read.
-        Either::Right((_, exchange)) => exchange.await,
+        Either::Right((ended, exchange)) => match (exchange.await, ended) {
+            // It says more than that the request was cancelled.
+            (Err(_), Err(error)) => Err(io::Error::other(error)),
+            (fetched, _) => fetched,
+        },
     }
 }
 
