@@ -139,7 +139,7 @@ fn a_log_that_cannot_be_written_is_a_mistake_of_the_configuration() {
         assert!(err.contains(why) && err.contains(remedy), "{err}");
     }
     let folder = folder(&config("path = \"-\""));
-    let (code, _, err) = weir(folder.path(), &["stdio"]);
+    let (code, _, err) = weir(folder.path(), &["stdio", "--strict"]);
     assert_eq!(code, 78);
     assert!(err.contains("standard output belongs to the protocol"), "{err}");
 }

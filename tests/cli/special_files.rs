@@ -92,7 +92,7 @@ fn f99_a_pipe_in_the_place_of_a_configured_file_is_refused_with_its_file_and_key
         (
             CONFIG.to_owned(),
             "state/audit.jsonl",
-            [&["serve"], &["stdio"], &["audit", "verify"]],
+            [&["serve"], &["stdio", "--strict"], &["audit", "verify"]],
             "audit.jsonl",
         ),
         (

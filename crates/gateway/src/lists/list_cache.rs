@@ -209,14 +209,11 @@ impl ListCache {
         let mut writer = BufWriter::new(file);
         let cut = cut.map(json::quote);
         let cut = cut.map(|cut| format!(r#""cut":{},"#, String::from_utf8_lossy(&cut)));
-        let cut = cut.unwrap_or_default();
-        let hidden = match has_marks {
-            true => format!(r#""hidden":"{}","#, self.secrets.digest()),
-            false => String::new(),
-        };
+        let hidden = has_marks.then(|| format!(r#""hidden":"{}","#, self.secrets.digest()));
+        let more = cut.unwrap_or_default() + &hidden.unwrap_or_default();
         writeln!(
             writer,
-            r#"{{"version":{VERSION},"of":"{of}","private":{is_private},{cut}{hidden}"lines":{count}}}"#
+            r#"{{"version":{VERSION},"of":"{of}","private":{is_private},{more}"lines":{count}}}"#
         )?;
         writer.write_all(&text)?;
         let file = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
