@@ -5,7 +5,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -79,6 +79,18 @@ impl System {
         let is_asked = std::env::var_os(ASKED_VARIABLE).is_some();
         let login_shell = (!is_asked).then(|| LoginShell::new(folder, spawn));
         Self { login_shell, is_started_by_client, ..self }
+    }
+
+    /// Finds the program of a command in the folders in which it would be looked up at the start of
+    /// the command. The login shell is asked if the command would be started with its search path.
+    pub async fn locate(&self, command: &ChildCommand) -> io::Result<PathBuf> {
+        let login_path = self.login_path(command).await;
+        let command = match &login_path {
+            Some(path) => &command.with_search_path_from(path),
+            None => command,
+        };
+        let folder = command.cwd.as_deref().unwrap_or(Path::new(""));
+        find_program(&command.program, command.search_path(), folder)
     }
 
     fn tls(&self) -> io::Result<&TlsConnector> {
