@@ -5,10 +5,10 @@
 //! it; only the entries in question are changed in a file, after a copy of the file; a second run
 //! changes nothing.
 
-mod entry;
-mod method;
+pub(super) mod entry;
+pub(super) mod method;
 mod take_over;
-mod taken;
+pub(super) mod taken;
 #[cfg(test)]
 mod tests;
 

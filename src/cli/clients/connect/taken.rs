@@ -20,16 +20,16 @@ use weir_base::text::hex::hex;
 
 /// Servers that were taken over from one file.
 #[derive(Debug, Deserialize, Serialize)]
-pub(super) struct TakenOver {
+pub(crate) struct TakenOver {
     client: String,
     file: String,
-    pub(super) servers: Vec<TakenServer>,
+    pub(crate) servers: Vec<TakenServer>,
 }
 
 /// Server that was taken over.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(super) struct TakenServer {
-    pub(super) name: String,
+pub(crate) struct TakenServer {
+    pub(crate) name: String,
     /// Path of the key that contained it.
     pub(super) section: Vec<String>,
     /// Text of the entry.
@@ -38,7 +38,7 @@ pub(super) struct TakenServer {
 
 impl TakenOver {
     /// Reads the record of a client's file; empty if there is none.
-    pub(super) fn read(state: &Path, place: &EntryLocation<'_>) -> Result<Self, Failure> {
+    pub(crate) fn read(state: &Path, place: &EntryLocation<'_>) -> Result<Self, Failure> {
         let path = record_path(state, place);
         let text = match regular_file::read(&path, MAX_BYTES) {
             Ok(text) => text,
