@@ -211,6 +211,13 @@ fn an_entry_with_another_program_or_configuration_is_written_anew() {
                      fix: weir connect cursor --write
     "#);
 
+    // A path with a variable that the client replaces.
+    std::fs::remove_file(&old).expect("removed");
+    std::os::unix::fs::symlink(own_program(), &old).expect("linked");
+    edit(&user_home, &old.display().to_string(), "${userHome}/old/weir");
+    assert_eq!(offline(&user_home, "cursor").code, 0);
+    edit(&user_home, "${userHome}/old/weir", &old.display().to_string());
+
     // A program that only a terminal finds.
     edit(&user_home, &old.display().to_string(), "weir");
     let done = offline(&user_home, "cursor");

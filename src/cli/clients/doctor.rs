@@ -9,6 +9,7 @@ mod config_file;
 mod connect_command;
 mod doubles;
 mod entry;
+mod entry_variables;
 mod finding;
 mod listing;
 mod ownership;

@@ -1,6 +1,5 @@
 //! Entry for Weir in a client's file: its program, its configuration and its environment.
 
-use std::env::vars_os;
 use std::ffi::OsString;
 use std::fs::canonicalize;
 use std::path::{Path, PathBuf};
@@ -8,6 +7,7 @@ use std::time::Duration;
 
 use super::client_files::{ClientFile, PlacedServer};
 use super::connect_command::ConnectCommand;
+use super::entry_variables::EntryVariables;
 use super::finding::{DoctorFinding, DoctorReport};
 use super::ownership;
 use crate::cli::clients::McpClient;
@@ -15,7 +15,6 @@ use crate::cli::clients::connect::entry::PLACEHOLDER;
 use crate::cli::clients::connect::method::is_shared;
 use crate::cli::clients::places::Scope;
 use crate::cli::clients::server::{HeaderSource, ServerTransport};
-use crate::cli::clients::variables::{TranslateContext, translate};
 use crate::cli::clients::weir_entry::is_weir;
 use crate::cli::loading;
 use weir_base::text::shell_word::ShellWord;
@@ -48,6 +47,7 @@ pub(super) struct WeirEntry<'a> {
     client: &'static McpClient,
     file: &'a ClientFile,
     placed: &'a PlacedServer,
+    variables: EntryVariables<'a>,
     /// Configuration that an entry without one leads to.
     default_config: Option<&'a Path>,
 }
@@ -58,7 +58,8 @@ impl<'a> WeirEntry<'a> {
         (file, placed): (&'a ClientFile, &'a PlacedServer),
         default_config: Option<&'a Path>,
     ) -> Self {
-        Self { client, file, placed, default_config }
+        let variables = EntryVariables { client, server: &placed.server };
+        Self { client, file, placed, variables, default_config }
     }
 
     /// Checks the entry; returns the configuration that it leads to, if there is one.
@@ -82,7 +83,7 @@ impl<'a> WeirEntry<'a> {
             let fix = "write the key of this client there; `weir keys add` makes one";
             self.add(report, DoctorFinding::error(what, fix));
         }
-        let environment = self.environment();
+        let environment = self.variables.environment();
         match self.placed.process() {
             None => {
                 self.check_key_variables(report);
@@ -93,7 +94,9 @@ impl<'a> WeirEntry<'a> {
             }
             Some((command, args)) => {
                 let config = self.config_path(args, report);
-                self.check_program(command, &environment, config.as_deref(), report);
+                if let Some(command) = self.variables.expand(command) {
+                    self.check_program(&command, &environment, config.as_deref(), report);
+                }
                 let is_stdio = args.iter().any(|arg| arg == "stdio");
                 let as_client = option_value(args, &["--as"]);
                 self.config_use(config?, environment, as_client, is_stdio)
@@ -116,7 +119,7 @@ impl<'a> WeirEntry<'a> {
             is_stdio,
             as_client,
             environment,
-            given: self.given(),
+            given: self.variables.given(),
             startup: self.placed.server.startup.or(self.client.limits.startup),
             place: (self.file.path.clone(), self.file.line_of(self.placed)),
         })
@@ -155,8 +158,12 @@ impl<'a> WeirEntry<'a> {
 
     /// Finds the configuration of an entry for `weir stdio`.
     fn config_path(&self, args: &[String], report: &mut DoctorReport) -> Option<PathBuf> {
-        let variable = || self.own_variable("WEIR_CONFIG");
-        let Some(named) = option_value(args, &["--config", "-c"]).or_else(variable) else {
+        let named = match option_value(args, &["--config", "-c"]) {
+            // Only the client may know the folder of a project.
+            Some(named) => Some(self.variables.expand(&named)?),
+            None => self.variables.get("WEIR_CONFIG"),
+        };
+        let Some(named) = named else {
             if self.default_config.is_none() {
                 let what = "there is no configuration that the entry could find";
                 let fix = format!("weir init --from {}", self.client.name);
@@ -237,64 +244,14 @@ impl<'a> WeirEntry<'a> {
         }
     }
 
-    /// Environment of the program that the entry starts.
-    fn environment(&self) -> Vec<(OsString, OsString)> {
-        let mut environment = self.client.start.environment(vars_os());
-        let ServerTransport::Process { env, pass_env, .. } = &self.placed.server.transport else {
-            return environment;
-        };
-        let mut set = |name: &str, value: Option<OsString>| {
-            environment.retain(|(other, _)| *other != *name);
-            environment.extend(value.map(|value| (name.into(), value)));
-        };
-        pass_env.iter().for_each(|name| set(name, std::env::var_os(name)));
-        for (name, value) in env {
-            set(name, self.expand(value));
-        }
-        environment
-    }
-
-    fn given(&self) -> Vec<String> {
-        match &self.placed.server.transport {
-            ServerTransport::Process { env, pass_env, .. } => {
-                env.iter().map(|(name, _)| name).chain(pass_env).cloned().collect()
-            }
-            ServerTransport::Http { .. } => Vec::new(),
-        }
-    }
-
-    /// Returns the value of a variable that the entry sets.
-    fn own_variable(&self, name: &str) -> Option<String> {
-        let ServerTransport::Process { env, .. } = &self.placed.server.transport else {
-            return None;
-        };
-        let (_, value) = env.iter().find(|(own, _)| own == name)?;
-        self.expand(value)?.into_string().ok()
-    }
-
-    /// Returns a value as the client replaces a variable that it consists of.
-    fn expand(&self, value: &str) -> Option<OsString> {
-        match translate(value, &self.context()).as_single_variable() {
-            Some(name) => std::env::var_os(name),
-            None => Some(value.into()),
-        }
-    }
-
-    fn context(&self) -> TranslateContext<'static> {
-        TranslateContext { variables: self.client.variables, project: None, inputs: &[], own: &[] }
-    }
-
     /// Checks that the variables are set that the headers of an entry name.
     fn check_key_variables(&self, report: &mut DoctorReport) {
         let ServerTransport::Http { headers, .. } = &self.placed.server.transport else { return };
         for (_, value) in headers {
-            let translated;
             let variable = match value {
-                HeaderSource::Variable(name) | HeaderSource::Bearer(name) => Some(&**name),
+                HeaderSource::Variable(name) | HeaderSource::Bearer(name) => Some(name.clone()),
                 HeaderSource::Text(text) => {
-                    let text = text.strip_prefix("Bearer ").unwrap_or(text);
-                    translated = translate(text, &self.context());
-                    translated.as_single_variable()
+                    self.variables.single(text.strip_prefix("Bearer ").unwrap_or(text))
                 }
             };
             let Some(variable) = variable.filter(|it| std::env::var_os(it).is_none()) else {

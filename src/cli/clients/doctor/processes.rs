@@ -52,3 +52,39 @@ fn check_process(status: &Status, path: &Path, report: &mut DoctorReport) {
 fn serves_network(status: &Status) -> bool {
     status.endpoint.starts_with("http")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::status::RefusedReload;
+    use crate::cli::output::wrapped_text::WrappedText;
+
+    fn found(status: Status) -> String {
+        let mut report = DoctorReport::default();
+        check_process(&status, Path::new("/home/ada/my weir.toml"), &mut report);
+        report.format(WrappedText::new(usize::MAX, false))
+    }
+
+    #[test]
+    fn a_process_of_another_version_or_an_older_configuration_is_found() {
+        let own = env!("CARGO_PKG_VERSION");
+        let same = Status { version: own.to_owned(), process: 7, ..Status::default() };
+        assert_eq!(found(same.clone()), "");
+        let endpoint = "http://127.0.0.1:8642/mcp".to_owned();
+        let older = Status { version: "0.0.1".to_owned(), endpoint, ..same.clone() };
+        let expected = format!(
+            "warning  weir  process 7 of `weir serve` is Weir 0.0.1, and this is {own}\n               \
+             fix: restart `weir serve`\n"
+        );
+        assert_eq!(found(older), expected);
+        let why = "weir.toml:3: no such key".to_owned();
+        let refused = RefusedReload { at: "2026-11-22T01:02:03Z".to_owned(), why };
+        let refused = found(Status { refused: Some(refused), ..same.clone() });
+        let expected = "warning  weir  process 7 of `weir stdio` has an older configuration: the file \
+                        has been refused since 2026-11-22T01:02:03Z, the former one is active\n\
+                        \x20              fix: weir check --offline --config '/home/ada/my weir.toml'\n";
+        assert_eq!(refused, expected);
+        let replaced = found(Status { replaced: true, ..same });
+        assert!(replaced.contains("the program of process 7 of `weir stdio`"), "{replaced}");
+    }
+}
