@@ -165,33 +165,26 @@ impl Examination {
         }
     }
 
-    /// Checks one configuration, for each entry that leads to it.
+    /// Checks one configuration, for each entry that leads to it: first servers that are missing,
+    /// then faults of less weight.
     async fn check_config(
         &mut self,
         path: &Path,
         uses: &[(&ClientFiles, &ConfigUse)],
         args: &Args,
     ) {
-        let is_served = processes::check(path, &mut self.report).await;
         let all: Vec<_> = uses.iter().map(|(_, used)| *used).collect();
-        let Some(mut checked) = CheckedConfig::read(path, &all, &mut self.report) else { return };
-        let keeps_lists = state_folder::check(&checked.config, path, &mut self.report);
+        let Some(mut checked) = CheckedConfig::read(path, &all, &mut self.report) else {
+            processes::check(path, &mut self.report).await;
+            return;
+        };
         let state = checked.config.state.dir.clone();
         let system = System::for_program().with_login_shell(state.as_deref(), true);
-        for (files, used) in uses {
-            let default = self.default_config.as_deref();
-            doubles::check(files, used, &checked.config, default, &mut self.report);
-            if used.is_stdio {
-                checked.check_use(used, &system, &mut self.report).await;
-            }
+        for used in all.iter().filter(|used| used.is_stdio) {
+            checked.check_use(used, &system, &mut self.report).await;
         }
-        self.report_repeated(uses);
-        for (_, used) in uses.iter().filter(|(_, used)| !used.is_stdio && !is_served) {
-            let (file, line) = &used.place;
-            let what = format!("no Weir runs that the entry `{}` could connect to", used.entry);
-            let fix = format!("weir serve --config {}", ShellWord(&path.display().to_string()));
-            self.report.add(DoctorFinding::error(what, fix).of(used.client).at(file, *line));
-        }
+        let mut later = DoctorReport::default();
+        let keeps_lists = state_folder::check(&checked.config, path, &mut later);
         if !args.offline && checked.is_usable_here() {
             if !args.json {
                 let text = format!("listing all servers of {}, at most 60 s", path.display());
@@ -199,6 +192,19 @@ impl Examination {
             }
             listing::check(path, &all, &checked, keeps_lists, &mut self.report).await;
         }
+        for (files, used) in uses {
+            let default = self.default_config.as_deref();
+            doubles::check(files, used, &checked.config, default, &mut self.report);
+        }
+        self.report_repeated(uses);
+        let is_served = processes::check(path, &mut self.report).await;
+        for used in all.iter().filter(|used| !used.is_stdio && !is_served) {
+            let (file, line) = &used.place;
+            let what = format!("no Weir runs that the entry `{}` could connect to", used.entry);
+            let fix = format!("weir serve --config {}", ShellWord(&path.display().to_string()));
+            self.report.add(DoctorFinding::error(what, fix).of(used.client).at(file, *line));
+        }
+        later.findings.into_iter().for_each(|finding| self.report.add(finding));
     }
 
     /// Adds the clients in which everything is as it should be, and sorts the findings.
