@@ -50,8 +50,8 @@ impl EntryVariables<'_> {
         self.expand(value)
     }
 
-    /// Returns a text with the variables that the client replaces; `None` if one is not set here, or
-    /// only the client knows it.
+    /// Returns a text with the variables that the client replaces; `None` if one is not set here,
+    /// or only the client knows it.
     pub(super) fn expand(&self, text: &str) -> Option<String> {
         let translated = translate(text, &self.context());
         let (mut expanded, mut rest) = (String::new(), &*translated.text);
