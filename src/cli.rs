@@ -136,6 +136,9 @@ enum Command {
     /// Prints or writes the entry that points an MCP client at Weir.
     #[command(after_help = reference::help::CONNECT)]
     Connect(clients::connect::Args),
+    /// Looks for what keeps MCP clients from Weir's servers, and says how to mend it.
+    #[command(after_help = reference::help::DOCTOR)]
+    Doctor(clients::doctor::Args),
     /// Signs in to an upstream, or shows the sign-ins.
     #[command(after_help = reference::help::LOGIN)]
     Login(login::LoginArgs),
@@ -245,6 +248,7 @@ fn run_command(command: Command, json: bool) -> Result<(), Failure> {
             Command::Connect(args) => {
                 run_until_signal(clients::connect::run(args, upstreams::merge::merge)).await
             }
+            Command::Doctor(args) => run_until_signal(clients::doctor::run(args)).await,
             Command::Keys(command) => keys::run(&command),
             Command::Audit(command) => run_until_signal(audit::run(command)).await,
             Command::Completions(args) => reference::completions::run(args).await,

@@ -58,11 +58,7 @@ impl AdminSocket {
         let folder = state.join(FOLDER);
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         check_folder(&folder)?;
-        let name = format!("{}.{}.sock", identity(configuration), std::process::id());
-        let path = folder.join(name);
-        if path.as_os_str().len() > MAX_PATH_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidFilename, "the path is too long"));
-        }
+        let path = path_in(&folder, configuration, std::process::id())?;
         for old in find(state, configuration) {
             // Nothing listens at the socket of a process that was killed.
             if is_refused(&old) {
@@ -130,6 +126,17 @@ pub fn find(state: &Path, configuration: &str) -> Vec<PathBuf> {
     found.into_iter().rev().take(MAX_PROCESSES).map(|(_, path)| path).collect()
 }
 
+/// Fails if a process of a configuration could not open a socket, as far as that can be seen before
+/// it does.
+pub fn check(state: &Path, configuration: &str) -> io::Result<()> {
+    let folder = state.join(FOLDER);
+    path_in(&folder, configuration, std::process::id())?;
+    match check_folder(&folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        checked => checked,
+    }
+}
+
 /// Connects to a socket for a request of an operator. Fails at once if so many others wait for the
 /// process that no more can.
 pub async fn connect(path: &Path) -> io::Result<UnixStream> {
@@ -171,6 +178,15 @@ fn check_folder(folder: &Path) -> io::Result<()> {
             io::ErrorKind::PermissionDenied,
             format!("{} is not a folder that only this user can write to", folder.display()),
         )),
+    }
+}
+
+/// Returns the path of the socket of a process.
+fn path_in(folder: &Path, configuration: &str, process: u32) -> io::Result<PathBuf> {
+    let path = folder.join(format!("{}.{process}.sock", identity(configuration)));
+    match path.as_os_str().len() > MAX_PATH_BYTES {
+        true => Err(io::Error::new(io::ErrorKind::InvalidFilename, "the path is too long")),
+        false => Ok(path),
     }
 }
 

@@ -16,6 +16,7 @@ pub use super::process::Usage;
 use weir_access::catalog::{ExportProblems, RoleView};
 use weir_base::metrics::{BUCKETS, Histogram};
 use weir_base::text::invisible_chars::make_visible;
+use weir_base::text::shell_word::ShellWord;
 use weir_base::time::timestamp;
 pub use weir_fleet::FleetStatus;
 use weir_gateway::GatewayMetrics;
@@ -38,6 +39,8 @@ pub struct Status {
     pub endpoint: String,
     /// Process id.
     pub process: u32,
+    /// True if the file of its program has been replaced or removed since the start.
+    pub replaced: bool,
     /// Start time.
     pub started: String,
     /// Time since the start, in seconds.
@@ -220,6 +223,7 @@ impl Status {
             refused: admin.settings.reloads.refused(),
             endpoint: admin.settings.endpoint.clone(),
             process: std::process::id(),
+            replaced: is_program_replaced(),
             started: timestamp::format_rfc3339(admin.started),
             uptime_seconds: (admin.started_at.elapsed().as_secs_f64() * 10.0).round() / 10.0,
             ready: Health::of(admin).is_ready(),
@@ -337,16 +341,17 @@ impl UpstreamStatus {
     }
 }
 
+/// Returns whether the file of this process's program is another one now, or none. Only Linux says.
+fn is_program_replaced() -> bool {
+    let program = std::env::current_exe();
+    program.is_ok_and(|program| program.to_string_lossy().ends_with(" (deleted)"))
+}
+
 /// Returns the text for an item that is not approved, with the commands to run.
 pub fn held_back(upstream: &UpstreamName, own: Option<&str>) -> String {
     let target =
         own.map_or_else(|| upstream.to_string(), |own| format!("{upstream}/{}", make_visible(own)));
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/_.-:+,@%".contains(c);
-    // Other characters need quotes in a shell.
-    let target = match target.chars().all(is_plain) {
-        true => target,
-        false => format!("'{}'", target.replace('\'', "'\\''")),
-    };
+    let target = ShellWord(&target);
     format!(
         "is held back until it is approved: `weir pins diff {target}` shows it, \
          `weir pins approve {target}` approves it"

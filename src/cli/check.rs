@@ -1,5 +1,6 @@
 //! `weir check`: checks the configuration, then starts, lists and reports each upstream.
 
+pub(super) mod survey;
 mod table;
 
 use std::path::Path;

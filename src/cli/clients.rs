@@ -3,6 +3,7 @@
 //! The differences between clients are data: one [`McpClient`] each, in one table ([`known`]). A
 //! new client is a new row of that table.
 
+pub(super) mod behavior;
 pub(super) mod document;
 pub(super) mod edit;
 pub(super) mod known;
@@ -14,8 +15,10 @@ pub(super) mod variables;
 pub(super) mod weir_entry;
 
 pub(crate) mod connect;
+pub(crate) mod doctor;
 pub(crate) mod init;
 
+use behavior::{ClientLimits, ClientStart};
 use document::{DocumentValue, Format, JsonDialect};
 use known::CLIENTS;
 use variables::Variables;
@@ -60,6 +63,10 @@ pub(super) struct McpClient {
     pub(super) http: HttpEntry,
     /// Writes its file anew while it runs, from its memory.
     pub(super) rewrites_file: bool,
+    /// Environment in which it starts its servers.
+    pub(super) start: ClientStart,
+    /// Limits on what it takes from them.
+    pub(super) limits: ClientLimits,
     /// Step after which it reads a changed file.
     pub(super) next_step: &'static str,
 }

@@ -6,6 +6,7 @@
 
 mod clients;
 mod connect;
+mod doctor;
 mod init;
 mod merging;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -130,11 +130,16 @@ impl UserHome {
 
     /// Runs Weir in the project.
     pub(crate) fn weir(&self, arguments: &[&str]) -> Done {
+        self.weir_with(arguments, &[])
+    }
+
+    /// Runs Weir in the project with these variables.
+    pub(crate) fn weir_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Done {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         // Tokens and folders in the tests' own environment do not apply.
         let path = std::env::var_os("PATH").unwrap_or_default();
         let command = command.env_clear().env("PATH", path).env("HOME", &self.home);
-        let command = command.current_dir(self.path("project"));
+        let command = command.current_dir(self.path("project")).envs(variables.iter().copied());
         let output = command.args(arguments).output().expect("it runs");
         let text = |bytes: Vec<u8>| self.plain(&String::from_utf8(bytes).expect("it writes text"));
         let code = output.status.code().expect("it exits");

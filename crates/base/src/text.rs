@@ -4,4 +4,5 @@ pub mod hex;
 pub mod invisible_chars;
 pub mod line_codec;
 pub mod quote;
+pub mod shell_word;
 pub mod sse;

@@ -181,7 +181,13 @@ impl Config {
     /// Checks a file without starting processes: commands that fetch secrets are not run. The
     /// result cannot be used to run, therefore only the warnings are returned.
     pub fn check(path: &Path, options: &Options) -> Result<Vec<Warning>, ConfigReport> {
-        Self::from_file(&open(path)?, options, false, true).map(|config| config.warnings)
+        Self::inspect(path, options).map(|config| config.warnings)
+    }
+
+    /// Reads a file like [`Config::check`], for a report about its upstreams. Secrets that commands
+    /// return are missing in it.
+    pub fn inspect(path: &Path, options: &Options) -> Result<Self, ConfigReport> {
+        Self::from_file(&open(path)?, options, false, true)
     }
 
     /// Reads a file without using any of its upstreams.

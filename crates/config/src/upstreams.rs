@@ -182,7 +182,7 @@ pub(super) fn read_upstreams(
         }
         let prefix = t.read("prefix", prefix).unwrap_or_else(|| name.to_owned());
         let enabled = boolean().read(t, "enabled", &UpstreamKeys::default().enabled);
-        t.record_location("enabled");
+        ["enabled", "command", "url"].into_iter().for_each(|key| t.record_location(key));
         let used = enabled && context.only.is_none_or(|only| only.iter().any(|it| it == name));
         if !used {
             t.ignore_unresolved();

@@ -5,12 +5,12 @@
 //! it; only the entries in question are changed in a file, after a copy of the file; a second run
 //! changes nothing.
 
-mod entry;
+pub(super) mod entry;
 mod give_back;
-mod method;
+pub(super) mod method;
 mod other_scopes;
 mod take_over;
-mod taken;
+pub(super) mod taken;
 #[cfg(test)]
 mod tests;
 

@@ -155,6 +155,16 @@ pub(crate) fn disallow(text: &str, place: &EntryLocation<'_>) -> Result<Option<S
     }
 }
 
+/// Finds the line of an entry in the section of this path, from 1.
+pub(crate) fn line_of(text: &str, format: Format, section: &[&str], name: &str) -> Option<usize> {
+    let start = match format {
+        Format::Json => json::start_of(text, section, name),
+        Format::Toml => toml::start_of(text, section, name),
+        Format::Yaml => yaml::start_of(text, section, name),
+    };
+    Some(text.get(..start?)?.matches('\n').count() + 1)
+}
+
 /// Finds the value of a path.
 pub(crate) fn at<'v>(document: &'v DocumentValue, path: &[&str]) -> Option<&'v DocumentValue> {
     path.iter().try_fold(document, |value, key| value.get(key))

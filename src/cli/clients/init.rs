@@ -403,7 +403,7 @@ fn read_client_files(
 }
 
 /// Reads the other files in which a client enables and disables servers.
-fn read_settings_files(
+pub(crate) fn read_settings_files(
     client: &'static McpClient,
     folder: &Path,
 ) -> Result<Vec<DocumentValue>, Failure> {

@@ -2,6 +2,9 @@
 //!
 //! Each row follows the client's documentation and source.
 
+use std::time::Duration;
+
+use super::behavior::{ClientLimits, ClientStart, OF_CODEX, PassedVariables};
 use super::document::{Format, JsonDialect};
 use super::variables::Variables;
 use super::{BaseFolder, EntryForm, Filler, HttpEntry, KeyPlacement, McpClient, TimeoutUnit};
@@ -26,6 +29,8 @@ pub(crate) const ANY: McpClient = McpClient {
     fillers: &[],
     http: HttpEntry::Bridge,
     rewrites_file: false,
+    start: ClientStart::TERMINAL,
+    limits: ClientLimits::OF_PROVIDERS,
     next_step: "",
 };
 
@@ -37,6 +42,7 @@ pub(crate) static CLIENTS: [McpClient; 17] = [
         dialect: JsonDialect::STRICT,
         user_files: &[(BaseFolder::Application, "Claude/claude_desktop_config.json")],
         variables: Variables::NONE,
+        start: ClientStart::DESKTOP,
         next_step: "quit Claude Desktop and start it again",
         ..ANY
     },
@@ -53,6 +59,12 @@ pub(crate) static CLIENTS: [McpClient; 17] = [
         types: Some(["stdio", "http"]),
         http: HttpEntry::Url("url", KeyPlacement::Header("Bearer ${{}}")),
         rewrites_file: true,
+        // `claude -p` waits so long.
+        limits: ClientLimits {
+            startup: Some(Duration::from_secs(5)),
+            prefix: "mcp__{}__",
+            ..ClientLimits::OF_PROVIDERS
+        },
         next_step: "start a new session of Claude Code, and look at /mcp; one that runs may write its file anew",
         ..ANY
     },
@@ -65,6 +77,8 @@ pub(crate) static CLIENTS: [McpClient; 17] = [
         variables: Variables { prefixed: true, ..Variables::NONE },
         types: Some(["stdio", "http"]),
         http: HttpEntry::Url("url", KeyPlacement::Header("Bearer ${env:{}}")),
+        start: ClientStart::DESKTOP,
+        limits: ClientLimits { tools: Some(128), ..ClientLimits::OF_PROVIDERS },
         next_step: "run `MCP: List Servers` in VS Code, and start it there",
         ..ANY
     },
@@ -75,6 +89,8 @@ pub(crate) static CLIENTS: [McpClient; 17] = [
         user_files: &[(BaseFolder::Home, ".cursor/mcp.json")],
         variables: Variables { prefixed: true, ..Variables::NONE },
         http: HttpEntry::Url("url", KeyPlacement::Header("Bearer ${env:{}}")),
+        start: ClientStart::DESKTOP,
+        limits: ClientLimits { prefix: "{}", name: 60, ..ClientLimits::OF_PROVIDERS },
         next_step: "switch it on in Cursor's settings, under MCP",
         ..ANY
     },
@@ -89,6 +105,11 @@ pub(crate) static CLIENTS: [McpClient; 17] = [
         variables: Variables::NONE,
         timeout: TimeoutUnit::Seconds,
         http: HttpEntry::Url("url", KeyPlacement::Key("bearer_token_env_var")),
+        start: ClientStart { is_desktop: false, passes: PassedVariables::Named(&OF_CODEX) },
+        limits: ClientLimits {
+            startup: Some(Duration::from_secs(10)),
+            ..ClientLimits::OF_PROVIDERS
+        },
         next_step: "start a new session of Codex, and look at /mcp",
         ..ANY
     },
@@ -102,6 +123,11 @@ pub(crate) static CLIENTS: [McpClient; 17] = [
         allow_list: Some(["mcp", "allowed"]),
         timeout: TimeoutUnit::Milliseconds,
         http: HttpEntry::Url("httpUrl", KeyPlacement::Header("Bearer ${{}}")),
+        start: ClientStart { is_desktop: false, passes: PassedVariables::WithoutSecrets },
+        limits: ClientLimits {
+            startup: Some(Duration::from_secs(600)),
+            ..ClientLimits::OF_PROVIDERS
+        },
         next_step: "start a new session of Gemini CLI, and look at /mcp",
         ..ANY
     },
@@ -115,6 +141,11 @@ pub(crate) static CLIENTS: [McpClient; 17] = [
         timeout: TimeoutUnit::Seconds,
         fillers: &[Filler::Env],
         http: HttpEntry::Url("url", KeyPlacement::ByHand),
+        start: ClientStart::DESKTOP,
+        limits: ClientLimits {
+            startup: Some(Duration::from_secs(60)),
+            ..ClientLimits::OF_PROVIDERS
+        },
         next_step: "Zed reads its settings again by itself; look at the agent panel's settings",
         ..ANY
     },
@@ -124,6 +155,8 @@ pub(crate) static CLIENTS: [McpClient; 17] = [
         user_files: &[(BaseFolder::Home, ".codeium/windsurf/mcp_config.json")],
         variables: Variables { prefixed: true, ..Variables::NONE },
         http: HttpEntry::Url("serverUrl", KeyPlacement::Header("Bearer ${env:{}}")),
+        start: ClientStart::DESKTOP,
+        limits: ClientLimits { tools: Some(100), ..ClientLimits::OF_PROVIDERS },
         next_step: "press Refresh in Cascade's list of MCP servers",
         ..ANY
     },
@@ -149,6 +182,7 @@ pub(crate) static CLIENTS: [McpClient; 17] = [
         variables: Variables { braces: true, ..Variables::NONE },
         timeout: TimeoutUnit::Milliseconds,
         http: HttpEntry::Url("url", KeyPlacement::Header("Bearer ${{}}")),
+        start: ClientStart::DESKTOP,
         next_step: "look at the MCP servers in Kiro's panel, and approve the variable there if it asks",
         ..ANY
     },
@@ -159,6 +193,7 @@ pub(crate) static CLIENTS: [McpClient; 17] = [
         project_file: Some(".junie/mcp/mcp.json"),
         user_files: &[(BaseFolder::Home, ".junie/mcp/mcp.json")],
         variables: Variables::NONE,
+        start: ClientStart::DESKTOP,
         next_step: "look at Junie's MCP settings in the IDE, or start a new session of Junie",
         ..ANY
     },
@@ -175,6 +210,7 @@ pub(crate) static CLIENTS: [McpClient; 17] = [
         timeout: TimeoutUnit::Seconds,
         types: Some(["stdio", "streamableHttp"]),
         http: HttpEntry::Url("url", KeyPlacement::ByHand),
+        start: ClientStart::DESKTOP,
         next_step: "Cline reads its file again by itself; look at its list of MCP servers",
         ..ANY
     },
@@ -187,6 +223,7 @@ pub(crate) static CLIENTS: [McpClient; 17] = [
         ],
         variables: Variables::NONE,
         http: HttpEntry::Url("url", KeyPlacement::ByHand),
+        start: ClientStart::DESKTOP,
         next_step: "switch it on in LM Studio, under Program",
         ..ANY
     },

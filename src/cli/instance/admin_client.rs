@@ -146,6 +146,22 @@ impl AdminClient {
         Ok(all)
     }
 
+    /// Connects to those instances that respond, as [`Self::connect_to_all`] does; none is no
+    /// failure.
+    pub(crate) async fn connect_to_responding(&self) -> Vec<RunningInstance> {
+        let mut all = Vec::new();
+        for address in &self.addresses {
+            if let Ok(found) = self.connect_at(*address).await {
+                all.push(found);
+                break;
+            }
+        }
+        for path in &self.sockets {
+            all.extend(self.connect_to_socket(path).await.ok());
+        }
+        all
+    }
+
     /// Connects to a process that a client has started; one that has ended is no failure of the
     /// others.
     async fn connect_to_socket(&self, path: &Path) -> Result<RunningInstance, Failure> {

@@ -54,7 +54,7 @@ fn wrap(text: &str, indent: usize, columns: usize) -> String {
 
 /// Groups, each with its commands.
 pub(crate) const GROUPS: [(&str, &[&str]); 6] = [
-    ("Start", &["init", "connect", "serve", "stdio"]),
+    ("Start", &["init", "connect", "doctor", "serve", "stdio"]),
     ("Look", &["check", "list", "explain", "get", "call", "read", "complete"]),
     ("Change", &["add", "remove", "enable", "disable", "pins"]),
     ("Access", &["keys", "login", "logout"]),

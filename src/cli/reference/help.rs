@@ -131,6 +131,20 @@ Examples:
   weir connect cursor --take-over         # moves its servers to Weir
   weir connect cursor --remove            # the way back";
 
+pub(crate) const DOCTOR: &str = "\
+Examples:
+  weir doctor                             # every client that has a file here
+  weir doctor cursor                      # one client
+  weir doctor --offline                   # without starting the servers
+  weir doctor --json | jq -r '.findings[] | select(.fix) | .fix'
+
+It looks at the client's file and the entry for Weir in it, at servers that are both in the client \
+and behind Weir, at the configuration, its variables and its programs as a Weir that the client \
+starts finds them, at the state folder, at Weirs that run, and at the first list of each server. \
+For each finding it prints what is wrong, where, and the command or edit that mends it: first what \
+stops everything. It changes neither a client's file nor the configuration, and prints no secrets. \
+Exit code 1 if something is to be done, 0 if not.";
+
 pub(crate) const FLEET: &str = "\
 Examples:
   weir fleet                                         # members, and what differs between them

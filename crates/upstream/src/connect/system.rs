@@ -5,7 +5,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -86,6 +86,18 @@ impl System {
     #[must_use]
     pub fn with_trace_sink(self, trace_sink: Option<Arc<dyn TraceSink>>) -> Self {
         Self { trace_sink, ..self }
+    }
+
+    /// Finds the program of a command in the folders in which it would be looked up at the start of
+    /// the command. The login shell is asked if the command would be started with its search path.
+    pub async fn locate(&self, command: &ChildCommand) -> io::Result<PathBuf> {
+        let login_path = self.login_path(command).await;
+        let command = match &login_path {
+            Some(path) => &command.with_search_path_from(path),
+            None => command,
+        };
+        let folder = command.cwd.as_deref().unwrap_or(Path::new(""));
+        find_program(&command.program, command.search_path(), folder)
     }
 
     fn tls(&self) -> io::Result<&TlsConnector> {

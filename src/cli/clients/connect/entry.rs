@@ -167,7 +167,7 @@ fn text(text: &str) -> DocumentValue {
 }
 
 /// Placeholder for a key that the user has to write.
-pub(super) const PLACEHOLDER: &str = "THE-KEY-OF-THIS-CLIENT";
+pub(crate) const PLACEHOLDER: &str = "THE-KEY-OF-THIS-CLIENT";
 
 /// Seconds that Goose allows a call by default.
 const GOOSE_TIMEOUT: &str = "300";

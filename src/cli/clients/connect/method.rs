@@ -44,10 +44,8 @@ pub(super) fn choose(
         let logs_in = !config.providers.is_empty() && config.clients.is_empty();
         !config.auth.anonymous && !logs_in
     });
-    let is_shared = config
-        .as_ref()
-        .is_some_and(|config| !config.clients.is_empty() || config.server.public_url.is_some());
-    let prefers_http = is_shared && !matches!(client.http, HttpEntry::Bridge);
+    let prefers_http =
+        config.as_ref().is_some_and(is_shared) && !matches!(client.http, HttpEntry::Bridge);
     if is_http_requested || prefers_http {
         let url = match &args.url {
             Some(url) => check_url(url)?,
@@ -102,8 +100,13 @@ fn load_config(args: &Args) -> Result<Config, Failure> {
     Config::without_upstreams(&path, &loading::options(true)).map_err(Failure::Config)
 }
 
+/// Returns whether a configuration is for several clients, which connect to `weir serve`.
+pub(crate) fn is_shared(config: &Config) -> bool {
+    !config.clients.is_empty() || config.server.public_url.is_some()
+}
+
 /// Endpoint of a configuration for clients on this machine.
-pub(super) fn endpoint(server: &config::ServerConfig) -> String {
+pub(crate) fn endpoint(server: &config::ServerConfig) -> String {
     if let Some(url) = &server.public_url {
         // A public URL without a path names only the host.
         return match url.path() {

@@ -22,10 +22,10 @@ use weir_base::text::hex::hex;
 
 /// Servers that were taken over from one file.
 #[derive(Debug, Deserialize, Serialize)]
-pub(super) struct TakenOver {
+pub(crate) struct TakenOver {
     client: String,
     file: String,
-    pub(super) servers: Vec<TakenServer>,
+    pub(crate) servers: Vec<TakenServer>,
     /// File before the take-over, unless something else has changed it between two of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) original: Option<OriginalText>,
@@ -43,8 +43,8 @@ pub(super) struct OriginalText {
 
 /// Server that was taken over.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(super) struct TakenServer {
-    pub(super) name: String,
+pub(crate) struct TakenServer {
+    pub(crate) name: String,
     /// Path of the key that contained it.
     pub(super) section: Vec<String>,
     /// Text of the entry.
@@ -65,7 +65,7 @@ impl OriginalText {
 
 impl TakenOver {
     /// Reads the record of a client's file; empty if there is none.
-    pub(super) fn read(state: &Path, place: &EntryLocation<'_>) -> Result<Self, Failure> {
+    pub(crate) fn read(state: &Path, place: &EntryLocation<'_>) -> Result<Self, Failure> {
         let path = record_path(state, place);
         let text = match regular_file::read(&path, MAX_BYTES) {
             Ok(text) => text,

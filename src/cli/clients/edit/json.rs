@@ -99,6 +99,14 @@ fn insert_lines(text: &str, section: &[&str], name: &str, value: NewValue<'_>) -
     Some(if is_new { format!("{}\n", new.trim_end()) } else { new })
 }
 
+/// Finds the place of an entry.
+pub(super) fn start_of(text: &str, section: &[&str], name: &str) -> Option<usize> {
+    let parsed = jsonc_parser::parse_to_ast(text, &CollectOptions::default(), &json_options());
+    let parsed = parsed.ok()?.value?;
+    let mut members = find_object(&parsed, section)?.properties.iter().rev();
+    members.find(|member| member.name.as_str() == name).map(|member| member.range.start)
+}
+
 /// Removes an entry with its comma. Comments outside it stay.
 pub(super) fn remove(text: &str, section: &[&str], name: &str) -> Option<RemovedEntry> {
     let parsed = jsonc_parser::parse_to_ast(text, &CollectOptions::default(), &json_options());

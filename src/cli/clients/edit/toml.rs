@@ -81,6 +81,11 @@ pub(super) fn put_back(text: &str, section: &[&str], name: &str, entry: &str) ->
     new().into_iter().collect()
 }
 
+/// Finds the place of an entry.
+pub(super) fn start_of(text: &str, section: &[&str], name: &str) -> Option<usize> {
+    Some(pieces(text, section, name)?.first()?.start)
+}
+
 /// Finds the lines of an entry, from the first to the last; `None` if it is not there, or if it is
 /// among other values of a line.
 fn pieces(text: &str, section: &[&str], name: &str) -> Option<Vec<Range<usize>>> {

@@ -50,6 +50,15 @@ pub(super) fn remove(text: &str, section: &[&str], name: &str) -> Option<Removed
     Some(RemovedEntry { text: replace_lines(&lines, old, ""), entry })
 }
 
+/// Finds the place of an entry.
+pub(super) fn start_of(text: &str, section: &[&str], name: &str) -> Option<usize> {
+    let [section] = section else { return None };
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let header = find_key(&lines, 0..lines.len(), "", section)?;
+    let first = entry_lines(&lines, header, name)?.start;
+    Some(lines.get(..first)?.iter().map(|line| line.len()).sum())
+}
+
 /// Returns texts with the lines of a removed entry at the beginning of its section.
 pub(super) fn put_back(text: &str, section: &[&str], name: &str, entry: &str) -> Vec<String> {
     let [section] = section else { return Vec::new() };

@@ -233,6 +233,7 @@ mod tests {
             refused: None,
             endpoint: name("http://127.0.0.1:8642/mcp"),
             process: 4_711,
+            replaced: false,
             started: name("2026-11-22T01:02:03Z"),
             uptime_seconds: 93_784.2,
             ready: true,
