@@ -1,7 +1,9 @@
-//! Commands that describe the program itself: `completions`, `help`, `schema`, `version`.
+//! Commands that describe the program itself: `completions`, `help`, `man`, `schema`,
+//! `version`.
 
 pub(crate) mod command_groups;
 pub(crate) mod completions;
 pub(crate) mod help;
+pub(crate) mod man;
 pub(crate) mod schema;
 pub(crate) mod version;
