@@ -88,6 +88,9 @@ enum Command {
     /// Prints a completion script for a shell.
     #[command(after_help = reference::help::COMPLETIONS)]
     Completions(reference::completions::Args),
+    /// Writes the manual pages of all commands to a folder.
+    #[command(after_help = reference::help::MAN)]
+    Man(reference::man::Args),
     /// Prints the version and the supported protocol revisions and transports.
     #[command(after_help = reference::help::VERSION)]
     Version(reference::version::Args),
@@ -252,6 +255,7 @@ fn run_command(command: Command, json: bool) -> Result<(), Failure> {
             Command::Keys(command) => keys::run(&command),
             Command::Audit(command) => run_until_signal(audit::run(command)).await,
             Command::Completions(args) => reference::completions::run(args).await,
+            Command::Man(args) => reference::man::run(&args),
             Command::Version(args) => reference::version::run(args).await,
             Command::Schema(args) => reference::schema::run(args).await,
         }

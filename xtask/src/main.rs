@@ -6,6 +6,7 @@
 //! `tests/interop/parts/install.sh`.
 
 mod day;
+mod dist;
 mod night;
 mod parts;
 mod report;
@@ -23,6 +24,10 @@ usage: ./dev check                       format, clippy, and the suites lib, it 
        ./dev test -- CARGO_ARGS          cargo test with these arguments, with all parts installed
        ./dev test --nightly [PART...]    parts of the nightly run; without a name, all that are due
        ./dev test --nightly --due        name the parts that have not passed for the present sources
+       ./dev dist [ARTEFACT...]          make what users install, in dist/
+       ./dev dist --release TAG          the same, if the tag, Cargo.toml and CHANGELOG.md have one version
+       ./dev dist --binary FILE --into FOLDER [ARTEFACT...]
+                                         the same from a program that is built, elsewhere
 ";
 
 fn main() -> ExitCode {
@@ -41,6 +46,7 @@ fn main() -> ExitCode {
         ["test", "--nightly", "--due"] => night::print_due(),
         ["test", "--nightly", parts @ ..] => night::run(parts),
         ["test", suites @ ..] => day::test_only(suites),
+        ["dist", arguments @ ..] => dist::run(arguments),
         _ => Err(USAGE.to_owned()),
     };
     match ended {

@@ -13,7 +13,7 @@ use crate::step::{self, Outcome};
 pub(crate) const INSTALLER: &str = "tests/interop/parts/install.sh";
 
 /// The parts by day, in the order in which the installer has them.
-pub(crate) const BY_DAY: [&str; 17] = [
+pub(crate) const BY_DAY: [&str; 18] = [
     "schemas",
     "store",
     "nginx",
@@ -31,6 +31,7 @@ pub(crate) const BY_DAY: [&str; 17] = [
     "conformance",
     "oidc",
     "valgrind",
+    "dist",
 ];
 
 /// Parts that are being installed. A part that cannot be installed is a failed step of its own; the

@@ -33,7 +33,7 @@ impl Work {
 use Work::{Compute, Wait};
 
 /// All suites. Suites of one kind of work run in this order.
-pub(crate) const SUITES: [Suite; 13] = [
+pub(crate) const SUITES: [Suite; 14] = [
     Suite { name: "tidy", work: Compute, parts: &[] },
     Suite { name: "lib", work: Compute, parts: &[] },
     Suite { name: "it", work: Compute, parts: &["schemas"] },
@@ -45,6 +45,7 @@ pub(crate) const SUITES: [Suite; 13] = [
     Suite { name: "setup", work: Wait, parts: &[] },
     Suite { name: "examples", work: Wait, parts: &[] },
     Suite { name: "deploy", work: Wait, parts: &["store", "nginx", "deploy"] },
+    Suite { name: "dist", work: Wait, parts: &["node", "dist"] },
     Suite {
         name: "interop",
         work: Wait,

@@ -75,7 +75,7 @@ use weir_base::net::http_send::HttpSend;
 use weir_base::secrets::sealing::SealingKeys;
 use weir_mcp::kind::Kind;
 use weir_mcp::name::UpstreamName;
-use weir_upstream::Upstream;
+use weir_upstream::{ConnectionStatus, Upstream};
 
 /// The running gateway: authenticates clients, resolves items and calls upstreams.
 ///
@@ -215,6 +215,17 @@ impl Gateway {
     /// Waits until each upstream has been listed or has failed once.
     pub async fn wait_until_listed(&self) {
         self.startup.wait_for_all().await;
+    }
+
+    /// Waits until no upstream is being started: each is connected, down, or asleep until it is
+    /// used. One whose lists are known from before is listed, and may still be starting.
+    pub async fn wait_until_started(&self) {
+        for upstream in self.config().upstreams() {
+            let is_settled =
+                |status: &ConnectionStatus| !matches!(status, ConnectionStatus::Starting);
+            // Fails if a reload removed it.
+            let _ = upstream.status().wait_for(is_settled).await;
+        }
     }
 
     /// Upstreams that have neither been listed nor failed yet.

@@ -59,7 +59,7 @@ pub(crate) const GROUPS: [(&str, &[&str]); 6] = [
     ("Change", &["add", "remove", "enable", "disable", "pins"]),
     ("Access", &["keys", "login", "logout"]),
     ("Operate", &["status", "health", "reload", "restart", "logs", "top", "fleet", "audit"]),
-    ("Reference", &["completions", "version", "schema", "help"]),
+    ("Reference", &["completions", "man", "version", "schema", "help"]),
 ];
 
 /// Description of the command that clap adds.

@@ -267,9 +267,14 @@ Examples:
   weir completions zsh > ~/.zfunc/_weir
   weir completions fish > ~/.config/fish/completions/weir.fish";
 
+pub(crate) const MAN: &str = "\
+Examples:
+  weir man ~/.local/share/man/man1        # then: man weir-serve";
+
 pub(crate) const VERSION: &str = "\
 Examples:
   weir version
+  weir version --verbose                  # also how this program was built
   weir version --json | jq -r .version";
 
 pub(crate) const SCHEMA: &str = "\

@@ -118,9 +118,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         endpoint_file
     });
     if is_successor {
-        // Until then the predecessor serves, with complete lists.
-        let listed = tokio::time::timeout(LISTING_TIMEOUT, app.gateway().wait_until_listed());
-        let _ = signals.run_until_signal(async { Ok(listed.await) }).await?;
+        // Until then the predecessor serves, with complete lists and upstreams that respond.
+        let gateway = app.gateway();
+        let ready =
+            async { tokio::join!(gateway.wait_until_listed(), gateway.wait_until_started()) };
+        let ready = tokio::time::timeout(LISTING_TIMEOUT, ready);
+        let _ = signals.run_until_signal(async { Ok(ready.await) }).await?;
     }
     if let Some((fleet, settings)) = fleet.zip(config.fleet.as_ref()) {
         let (client_tls, running) = (tls.clone(), app.running_upstreams());
@@ -298,5 +301,5 @@ Edit a file in prompts/ and a connected client's list changes. Stop with Ctrl-C.
     let _ = output::print(|out| writeln!(out, "{text}"));
 }
 
-/// Time that a successor process waits for the lists of its upstreams before it serves.
+/// Longest time that a successor process waits for its upstreams before it serves.
 const LISTING_TIMEOUT: Duration = Duration::from_secs(10);

@@ -13,7 +13,7 @@ CACHE=$(cd .cache && pwd -P)/interop
 NODE_AT_LEAST=22.19
 # The parts of the tests that run by day, in the order in which they are needed. `system` installs all missing Debian
 # packages at once.
-BY_DAY="system schemas store nginx faketime node git deploy mcp1 mcp2 npm inspector inspector1 chromium kubernetes conformance oidc valgrind"
+BY_DAY="system schemas store nginx faketime node git deploy mcp1 mcp2 npm inspector inspector1 chromium kubernetes conformance oidc valgrind dist"
 
 usage() {
     cat <<USAGE
@@ -21,7 +21,7 @@ usage: install.sh [PART...]
        install.sh apt PACKAGE...    install Debian packages as root
 
 parts by day, the default: $BY_DAY
-other parts: agents, servers (for the night), contextforge (for ./dev bench)
+other parts: agents, servers (for the night), zig (for ./dev dist), contextforge (for ./dev bench)
 USAGE
 }
 
@@ -32,7 +32,7 @@ main() {
     esac
     local name failed=
     for name in ${@:-$BY_DAY}; do
-        case " $BY_DAY agents servers contextforge " in
+        case " $BY_DAY agents servers zig contextforge " in
             *" $name "*) ;;
             *) usage >&2; fail "there is no part '$name'" ;;
         esac
@@ -126,6 +126,30 @@ part_deploy() {
     link_unpacked tinyproxy tinyproxy-bin
 }
 
+# What `./dev dist` runs, and what installs its packages, for tests/dist on Linux.
+part_dist() {
+    [ "$(uname -s)" = Linux ] || return 0
+    need_npm
+    venv dist
+    local program
+    for program in buildah minisign mmdebstrap; do
+        have "$program" || apt_install "$program" ||
+            fail "part dist: $program is missing, which ./dev dist starts: install it, then run ./dev again"
+    done
+    local root=$CACHE/debian/root.tar
+    [ ! -e "$root" ] || return 0
+    say "part dist: a root of Debian"
+    mkdir -p "$CACHE/debian"
+    # From the sources that this machine installs from.
+    mmdebstrap --quiet --variant=required --format=tar '' "$root.new" \
+        $(find /etc/apt/sources.list /etc/apt/sources.list.d -name '*.list' -size +0 -o -name '*.sources' 2>/dev/null) >&2 ||
+        fail "part dist: mmdebstrap could not make a root of Debian (see above): check that apt-get update works, then run ./dev again"
+    mv "$root.new" "$root"
+}
+
+# zig's C compiler, which builds static programs for both architectures.
+part_zig() { venv zig; }
+
 part_nginx() { [ "$(uname -s)" != Linux ] || link_unpacked nginx nginx; }
 
 # The store that tests/fleet start: .cache/interop/bin/redis-server. Debian's redis-server is a link to redis-check-rdb
@@ -178,7 +202,7 @@ part_git() {
 # Installs the Debian packages that other parts lack, with one update and one installation.
 part_system() {
     have apt-get && [ "$(id -u)" = 0 ] || return 0
-    local missing=
+    local missing= program
     add() { missing="$missing $*"; }
     find_store || add redis-tools
     have git || add git
@@ -190,6 +214,7 @@ part_system() {
         find_program openssl >/dev/null || add openssl
         find_chromium || add chromium
         have curl || add curl
+        for program in buildah minisign mmdebstrap; do have "$program" || add "$program"; done
     fi
     # Each part reports what it still lacks.
     [ -z "$missing" ] || apt_install $missing || say "not all of$missing could be installed (see above)"
