@@ -47,6 +47,7 @@ fn version_tells_what_is_spoken() {
     let folder = folder("");
     let all = [
         shown(folder.path(), &["version"]),
+        shown(folder.path(), &["version", "--verbose"]),
         shown(folder.path(), &["version", "--json"]),
         shown(folder.path(), &["--version"]),
     ];
@@ -59,8 +60,17 @@ fn version_tells_what_is_spoken() {
     clients    http, http+sse, stdio
     upstreams  http, http+sse, stdio, prompt library
     => 0
+    $ weir version --verbose
+    weir VERSION (ARCH OS)
+    revisions  2026-07-28 (modern); 2024-11-05, 2025-03-26, 2025-06-18, 2025-11-25 (legacy)
+    clients    http, http+sse, stdio
+    upstreams  http, http+sse, stdio, prompt library
+    target     unknown: built without ./dev
+    commit     unknown: built without ./dev
+    profile    not used
+    => 0
     $ weir version --json
-    {"version":"VERSION","arch":"ARCH","os":"OS","revisions":["2024-11-05","2025-03-26","2025-06-18","2025-11-25","2026-07-28"],"clients":["http","http+sse","stdio"],"upstreams":["http","http+sse","stdio","prompt library"]}
+    {"version":"VERSION","arch":"ARCH","os":"OS","revisions":["2024-11-05","2025-03-26","2025-06-18","2025-11-25","2026-07-28"],"clients":["http","http+sse","stdio"],"upstreams":["http","http+sse","stdio","prompt library"],"target":null,"commit":null,"profile_guided":false}
     => 0
     $ weir --version
     weir VERSION

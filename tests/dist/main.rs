@@ -1,6 +1,6 @@
-//! Tests of what users install: `./dev dist` makes it from the program under test (`made`), and each
-//! way to install is tried as a user would, without a network: npm (`npm`), PyPI (`pypi`), Debian
-//! (`debian`), the archive (`archive`) and the image (`image`).
+//! Tests of what users install: `./dev dist` makes it from the program under test (`made`), and
+//! each way to install is tried as a user would, without a network: npm (`npm`), PyPI (`pypi`),
+//! Debian (`debian`), the archive (`archive`) and the image (`image`).
 
 #![cfg(target_os = "linux")]
 

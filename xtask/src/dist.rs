@@ -1,9 +1,9 @@
 //! `./dev dist`: makes what users install, in `dist/`.
 //!
-//! Each artefact has a file of its own in `dist/`. One that this machine cannot make is named in one
-//! line with the reason, and the rest is made all the same. Of the same sources, compiler and tools,
-//! two runs make the same bytes in whatever folder: all times are the commit's, all owners are root,
-//! and no path of the machine is kept.
+//! Each artefact has a file of its own in `dist/`. One that this machine cannot make is named in
+//! one line with the reason, and the rest is made all the same. Of the same sources, compiler and
+//! tools, two runs make the same bytes in whatever folder: all times are the commit's, all owners
+//! are root, and no path of the machine is kept.
 
 mod archive;
 mod binary;

@@ -41,7 +41,7 @@ struct VersionReport {
     profile_guided: bool,
 }
 
-/// What `./dev` sets in the environment of the compiler.
+/// Values that `./dev` sets in the environment of the compiler.
 const TARGET: Option<&str> = option_env!("WEIR_TARGET");
 const COMMIT: Option<&str> = option_env!("WEIR_COMMIT");
 const PROFILE_GUIDED: bool = option_env!("WEIR_PROFILE_GUIDED").is_some();

@@ -1,7 +1,7 @@
 //! Way back of a take-over: the client's servers return to its file, and Weir leaves it.
 //!
-//! Invariant: the file becomes what it was, byte for byte, if nothing else has changed it. Otherwise
-//! nothing in it is overwritten, and what cannot be put back stays in the record.
+//! Invariant: the file becomes what it was, byte for byte, if nothing else has changed it.
+//! Otherwise nothing in it is overwritten, and what cannot be put back stays in the record.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Servers that were taken over from a client's file, kept until they are put back.
 //!
-//! Invariants: a record contains each entry as it was in the file, an equal one once, and the file as
-//! it was before; only its owner can read it, because an entry may contain secrets.
+//! Invariants: a record contains each entry as it was in the file, an equal one once, and the file
+//! as it was before; only its owner can read it, because an entry may contain secrets.
 
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
