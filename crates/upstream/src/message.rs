@@ -122,14 +122,26 @@ impl OutboundRequest {
     }
 }
 
-// === HttpMessage ===
+// === OutboundMessage ===
 
-/// Message in the body of an HTTP request.
+/// Message as it is sent.
 #[derive(Default)]
-pub(crate) struct HttpMessage {
+pub(crate) struct OutboundMessage {
     pub(crate) text: Bytes,
-    /// Whether the server only reads to answer it.
+    /// Whether it does no more if it is sent twice.
     pub(crate) is_repeatable: bool,
+}
+
+impl OutboundMessage {
+    /// Creates a message that is sent at most once.
+    pub(crate) fn once(text: Bytes) -> Self {
+        Self { text, is_repeatable: false }
+    }
+
+    /// Creates a message that may be sent once more if its pooled connection has ended.
+    pub(crate) fn repeatable(text: Bytes) -> Self {
+        Self { text, is_repeatable: true }
+    }
 }
 
 // === RequestHeaders ===
