@@ -128,7 +128,7 @@ color = "red"
      --> weir.toml:3:1
       |
     3 | hasty = true
-      | ^^^^^ known here: prefix, enabled, prompts_dir, command, args, env, pass_env, cwd, url, headers, auth, tls, transport, era, sharing, lazy, breaker, timeouts, retry, on_down, on_down_grace, limits, prompts, tools, resources, rename, required, replicas, guard
+      | ^^^^^ known here: prefix, enabled, command, url, prompts_dir, args, env, pass_env, cwd, headers, auth, tls, transport, era, sharing, lazy, breaker, timeouts, retry, on_down, on_down_grace, limits, prompts, tools, resources, rename, required, replicas, guard
 
     error: log.color: no such key
      --> weir.toml:5:1
