@@ -5,7 +5,11 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use serde_json::Value;
+
+use super::sleeping::prepare;
 use super::{folder, runs, script, scripted, serve, stdio};
+use crate::lab::blocking::{make_pipe, write_pipe};
 use crate::lab::lines::Lines;
 use crate::lab::process::status;
 use crate::lab::weir::Weir;
@@ -103,4 +107,38 @@ fn each_signal_that_means_stop_ends_weir_with_success() {
         weir.signal(signal);
         assert!(weir.wait().success(), "{signal:?}");
     }
+}
+
+#[test]
+fn a_successor_serves_once_its_upstreams_respond_although_their_lists_are_known() {
+    let folder = folder(&format!("{SERVED}[state]\ndir = \"state\"\n{}", scripted("hub")));
+    let folder = folder.path();
+    prepare(folder);
+    let mut weir = serve(folder);
+    weir.wait_for_log("\"upstream listed\"");
+    // The next process of the server responds when the test says so.
+    let path = folder.join("hub.sh");
+    let text = std::fs::read_to_string(&path).expect("a script");
+    make_pipe(&folder.join("begin"));
+    let next = folder.join("next.sh");
+    std::fs::write(&next, format!("read -r _ < begin\n{text}")).expect("written");
+    std::fs::rename(next, path).expect("renamed");
+    weir.signal(Signal::USR2);
+    weir.wait_for_log("successor process starting");
+    let responds = now();
+    write_pipe(folder.join("begin"));
+    let finished = weir.wait_for_log("upgrade finished");
+    let finished: Value = serde_json::from_str(&finished).expect("JSON");
+    assert!(finished["timestamp"].as_str().expect("text") > &*responds, "{finished}");
+    assert!(weir.wait().success());
+    let successor = finished["process"].as_u64().and_then(|it| i32::try_from(it).ok());
+    let successor = successor.and_then(Pid::from_raw).expect("a process");
+    send(successor, Signal::TERM);
+    weir.wait_for_log("\"stopped\"");
+}
+
+/// The present time, as the log writes it.
+fn now() -> String {
+    let date = std::process::Command::new("date").args(["-u", "+%FT%T.%6NZ"]).output();
+    String::from_utf8(date.expect("it runs").stdout).expect("text").trim().to_owned()
 }
