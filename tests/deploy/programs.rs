@@ -7,7 +7,7 @@ use crate::lab::weir::Weir;
 
 #[test]
 fn the_dockerfiles_are_read_and_found_clean() {
-    let files = ["docker/Dockerfile", "docker/Dockerfile.tools"];
+    let files = ["docker/Dockerfile", "docker/Dockerfile.tools", "packages/image/Dockerfile"];
     assert_eq!(run(part("deploy/bin/hadolint").args(files)), (Some(0), String::new()));
 }
 

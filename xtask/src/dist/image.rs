@@ -23,7 +23,7 @@ pub(super) fn make(release: &Release, binaries: &[&Binary]) -> Result<(), String
             format!("--label=org.opencontainers.image.version={}", release.version),
             format!("--label=org.opencontainers.image.revision={}", release.commit),
         );
-        let file = root().join("deploy/docker/Dockerfile");
+        let file = root().join("deploy/packages/image/Dockerfile");
         let (file, context) = (file.to_string_lossy(), context.to_string_lossy());
         let identity = "--identity-label=false";
         let options = ["bud", "--isolation=chroot", "--format=oci", "--layers=false", identity];
