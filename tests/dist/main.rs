@@ -3,6 +3,7 @@
 //! Debian (`debian`), the archive (`archive`) and the image (`image`).
 
 #![cfg(target_os = "linux")]
+#![allow(clippy::disallowed_types, reason = "a test reads what others typed")]
 
 #[path = "../lab/mod.rs"]
 mod lab;

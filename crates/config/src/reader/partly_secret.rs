@@ -227,7 +227,8 @@ mod tests {
     #[test]
     fn the_program_of_a_command_is_shown_and_its_arguments_are_judged() {
         let text = "'npx hunter2 -y'";
-        let hidden = secrets_of_arguments(text, &[0..text.len()], true);
-        assert_eq!(hidden, [5..12]);
+        let whole = 0..text.len();
+        let hidden = secrets_of_arguments(text, std::slice::from_ref(&whole), true);
+        assert_eq!(hidden, Vec::from([Range { start: 5, end: 12 }]));
     }
 }
