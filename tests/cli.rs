@@ -115,6 +115,11 @@ fn folder(config: &str) -> TempDir {
     folder
 }
 
+/// Table for operators with a port of its own: another program may have the usual one.
+fn own_admin() -> String {
+    format!("[admin]\nlisten = \"127.0.0.1:{}\"\n", lab::ports::free_port())
+}
+
 const LIBRARY_CONFIG: &str = r#"
 [upstreams.house]
 prompts_dir = "prompts"

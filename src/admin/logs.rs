@@ -59,6 +59,8 @@ pub struct LogHead {
     /// `process`, `http`, `library`, `one-replica`, `unresolved` or `notice`: only a process has
     /// standard error.
     pub source: String,
+    /// Id of the log: another one has other numbers.
+    pub log: u64,
     /// Number of the last entry of the log.
     pub last: u64,
 }
@@ -124,6 +126,7 @@ fn to_json_lines(upstream: &LiveUpstream, after: u64, count: usize) -> String {
         upstream: upstream.name().to_string(),
         weir: std::process::id(),
         source: source_name(&upstream.settings().source).to_owned(),
+        log: page.id,
         last: page.last,
     };
     let records = page.lines.into_iter().map(|line| json_line(&LogRecord::of(line)));

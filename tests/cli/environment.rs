@@ -8,7 +8,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use super::{folder, script};
+use super::{folder, own_admin, script};
 use crate::lab::wait_until;
 use crate::lab::weir::Weir;
 
@@ -55,9 +55,10 @@ fn a_crash_names_what_was_held_back_and_what_is_set_nowhere_and_no_value() {
     let script = "echo 'NOTION_TOKEN is not set' >&2; echo 'nor NOTION_SPACE_KEY' >&2; \
                   echo \"$$GIVEN\" >&2; exit 1";
     let config = format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n\
+        "[server]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n{}\
          [upstreams.notion]\ncommand = \"sh\"\nargs = [\"-c\", \"{}\"]\nenv = {{ GIVEN = \
          \"canary-1\" }}\n",
+        own_admin(),
         script.replace('"', "\\\"")
     );
     let folder = folder(&config);

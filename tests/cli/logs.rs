@@ -7,7 +7,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::operating::Served;
-use super::{folder, piped, processes, program, record_processes, script, scripted, stdio, weir};
+use super::{
+    folder, own_admin, piped, processes, program, record_processes, script, scripted, stdio, weir,
+};
 use crate::lab::lines::Lines;
 use crate::lab::ports::free_port;
 use crate::lab::wait_until;
@@ -196,7 +198,7 @@ fn of_a_flood_a_followed_log_shows_how_many_lines_are_missing() {
 
 #[test]
 fn of_several_weirs_each_line_says_whose_it_is() {
-    let folder = folder(&format!("[state]\ndir = \"state\"\n{}", scripted("hub")));
+    let folder = folder(&format!("{}[state]\ndir = \"state\"\n{}", own_admin(), scripted("hub")));
     let folder = folder.path();
     write_server(folder, "echo \"begun by $$\" >&2\n", "");
     let (code, _, err) = weir(folder, &["logs", "hub"]);

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use super::operating::Served;
 use super::sleeping::prepare;
-use super::{folder, processes, runs, scripted, serve, stdio, weir};
+use super::{folder, own_admin, processes, runs, scripted, serve, stdio, weir};
 use crate::lab::blocking::{read_pipe, write_pipe};
 use crate::lab::wait_until;
 
@@ -76,7 +76,7 @@ fn one_that_lacks_a_value_is_not_said_to_be_started() {
 
 #[test]
 fn what_a_client_has_started_is_asked_through_its_socket() {
-    let folder = folder(&format!("[state]\ndir = \"state\"\n{}", scripted("hub")));
+    let folder = folder(&format!("{}[state]\ndir = \"state\"\n{}", own_admin(), scripted("hub")));
     let folder = folder.path();
     prepare(folder);
     assert_eq!(weir(folder, &["restart", "hub"]).0, 4);

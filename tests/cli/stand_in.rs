@@ -7,7 +7,7 @@ use super::auditing::{events, of_kind};
 use super::lab::lines::Lines;
 use super::lab::weir::Weir;
 use super::reloading::replace_file;
-use super::{LIBRARY_CONFIG, folder, piped, program, stdio, weir};
+use super::{LIBRARY_CONFIG, folder, own_admin, piped, program, stdio, weir};
 
 /// Client of a `weir stdio`, which has initialized its session.
 struct Client {
@@ -219,7 +219,7 @@ fn a_configuration_in_the_place_of_a_file_with_mistakes_is_recorded_as_refused()
 
 #[test]
 fn operators_are_not_told_that_a_file_with_mistakes_is_in_use() {
-    let state = "[state]\ndir = \"state\"\n";
+    let state = format!("{}[state]\ndir = \"state\"\n", own_admin());
     let folder = folder(&format!("{state}{LIBRARY}[servr]\n"));
     let client = Client::new(folder.path(), &[]);
     let (code, _, err) = weir(folder.path(), &["reload"]);

@@ -6,3 +6,4 @@ pub mod line_codec;
 pub mod quote;
 pub mod shell_word;
 pub mod sse;
+pub mod terminal_styles;

@@ -53,7 +53,7 @@ pub(crate) struct Args {
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Name of the entry in the client.
-    #[arg(long, default_value = "weir")]
+    #[arg(long, default_value = DEFAULT_NAME)]
     name: String,
     /// The variable that contains the client's key [default: WEIR_KEY, if keys are in use].
     #[arg(long, value_name = "VAR", value_parser = variable)]
@@ -297,6 +297,17 @@ fn is_own_entry(place: &EntryLocation<'_>, entry: &DocumentValue, endpoints: &[S
     let server = server::read(place.name, entry, place.client);
     server.is_ok_and(|server| weir_entry::is_weir(&server, endpoints))
 }
+
+/// Option that a later command needs to find the entry for Weir; empty for the usual name.
+fn name_option(place: &EntryLocation<'_>) -> String {
+    match place.name {
+        DEFAULT_NAME => String::new(),
+        name => format!(" --name {name}"),
+    }
+}
+
+/// Usual name of the entry for Weir.
+const DEFAULT_NAME: &str = "weir";
 
 /// Time limit for the first lists of all servers.
 const LISTING_TIMEOUT: Duration = Duration::from_secs(60);

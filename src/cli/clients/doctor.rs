@@ -139,13 +139,16 @@ impl Examination {
         let has_entry = |files: &ClientFiles| files.weir_entries(&endpoints).next().is_some();
         let is_fault = is_named || !examined.iter().any(|(files, _)| has_entry(files));
         let is_unconnected = |files: &ClientFiles| files.is_complete && !has_entry(files);
+        // Without a configuration, only a take-over has something to write.
+        let has_config = self.default_config.as_ref().is_some_and(|path| path.exists());
+        let action = if has_config { "--write" } else { "--take-over" };
         for (files, _) in examined.iter().filter(|(files, _)| is_unconnected(files)) {
             let client = files.client;
             let command = ConnectCommand {
                 client,
                 entry: "weir",
                 scope: Scope::User,
-                action: "--write",
+                action,
                 config: None,
                 is_stdio: false,
             };
@@ -161,7 +164,7 @@ impl Examination {
         }
         if examined.is_empty() {
             let what = "no client has a file here";
-            self.report.add(DoctorFinding::error(what, "weir connect CLIENT --write"));
+            self.report.add(DoctorFinding::error(what, format!("weir connect CLIENT {action}")));
         }
     }
 

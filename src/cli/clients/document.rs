@@ -43,7 +43,7 @@ impl JsonDialect {
 }
 
 /// Value of any format.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(crate) enum DocumentValue {
     /// Null of JSON and YAML.
     Null,
@@ -57,6 +57,31 @@ pub(crate) enum DocumentValue {
     List(Vec<DocumentValue>),
     /// Table, in the order of the file.
     Table(Vec<(String, DocumentValue)>),
+}
+
+/// The order of a table means nothing in any format: in TOML it is that of the first header of each
+/// table. Members of one name are compared in their order.
+impl PartialEq for DocumentValue {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Null, Self::Null) => true,
+            (Self::Bool(one), Self::Bool(other)) => one == other,
+            (Self::Number(one), Self::Number(other)) | (Self::Text(one), Self::Text(other)) => {
+                one == other
+            }
+            (Self::List(one), Self::List(other)) => one == other,
+            (Self::Table(one), Self::Table(other)) => {
+                let sorted = |members: &[(String, Self)]| {
+                    let mut all: Vec<_> = (0..members.len()).collect();
+                    all.sort_by_key(|at| &members[*at].0);
+                    all
+                };
+                one.len() == other.len()
+                    && sorted(one).into_iter().zip(sorted(other)).all(|(a, b)| one[a] == other[b])
+            }
+            _ => false,
+        }
+    }
 }
 
 impl DocumentValue {

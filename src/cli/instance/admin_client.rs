@@ -205,7 +205,8 @@ impl AdminClient {
         if self.tokens.is_empty() {
             return Err(Failure::NotRunning(format!(
                 "a Weir listens at {address}, but there is no token for it in {}: if it is that of \
-                 this configuration, it was started with another `dir` under [state]",
+                 this configuration, it was started with another `dir` under [state]; if not, set \
+                 another `listen` under [admin], and start this one again",
                 self.token_path.display()
             )));
         }

@@ -113,6 +113,8 @@ struct FollowedLog {
     names_weir: bool,
     /// Number of the last entry that was read; `None` before the first response.
     after: Option<u64>,
+    /// Id of the log, once it is known.
+    log: Option<u64>,
     /// Kind of the upstream, once it is known.
     source: String,
     /// Whether the process has no such upstream at present.
@@ -124,8 +126,8 @@ struct FollowedLog {
 impl FollowedLog {
     fn new(running: RunningInstance, names_weir: bool) -> Self {
         let weir = running.status.process;
-        let (after, source) = (None, String::new());
-        Self { running, weir, names_weir, after, source, is_missing: false, failures: 0 }
+        let (after, log, source) = (None, None, String::new());
+        Self { running, weir, names_weir, after, log, source, is_missing: false, failures: 0 }
     }
 
     /// Reads the entries that are new, at most `count`.
@@ -134,10 +136,13 @@ impl FollowedLog {
         let query = LogQuery { upstream: upstream.to_owned(), after, lines: count };
         let mut answer = self.running.logs(&query).await?;
         if let Some((head, _)) = &answer
-            && head.weir != self.weir
+            && (head.weir != self.weir || self.log.is_some_and(|log| log != head.log))
         {
             let (before, now) = (self.weir, head.weir);
-            output::print_message(&format!("weir: process {now} of Weir has replaced {before}"));
+            output::print_message(&match before == now {
+                true => format!("weir: `{upstream}` was replaced, and its log begins again"),
+                false => format!("weir: process {now} of Weir has replaced {before}"),
+            });
             self.weir = now;
             self.after = self.after.map(|_| 0);
             answer = self.running.logs(&LogQuery { after: 0, ..query }).await?;
@@ -159,7 +164,6 @@ impl FollowedLog {
 
     /// Returns the lines of a response, and records that they were read.
     fn show(&mut self, head: LogHead, records: &[LogRecord]) -> Vec<ShownLine> {
-        // A log whose numbers are smaller is another one.
         let known = self.after.filter(|after| *after <= head.last);
         let mut lines = Vec::new();
         if let (Some(known), Some(first)) = (known, records.first()) {
@@ -180,7 +184,7 @@ impl FollowedLog {
             let text = [&*self.begin(record), &process, separator, &text].concat();
             ShownLine { time: record.time.clone(), text }
         }));
-        (self.after, self.source) = (Some(head.last), head.source);
+        (self.after, self.log, self.source) = (Some(head.last), Some(head.log), head.source);
         lines
     }
 

@@ -28,10 +28,30 @@ impl GivenSecrets {
         lines.filter(|line| line.len() >= MIN_LINE_BYTES).for_each(|line| self.add(line));
         self.add_urls(value);
         self.add_words(value);
-        for field in value.split([';', '&', ' ', '\n']) {
+        self.add_fields(value);
+        // User and password, as HTTP's Basic has them.
+        if let Some((user, password)) = value.split_once(':')
+            && !user.is_empty()
+            && !value.contains(|c: char| c.is_whitespace() || "/{}".contains(c))
+            && !password.contains(':')
+        {
+            self.add(password);
+        }
+    }
+
+    /// Adds the fields of a text whose names say that they are secrets: `Password=…` between
+    /// separators, and members of JSON.
+    fn add_fields(&mut self, text: &str) {
+        for field in text.split([';', '&', ' ', '\n']) {
             if let Some((_, held)) = field.split_once('=').filter(|(name, _)| names_a_secret(name))
             {
                 self.add(held.trim_matches(QUOTES));
+            }
+        }
+        let words: Vec<_> = text.split('"').collect();
+        for member in words.windows(3) {
+            if member[1].trim() == ":" && names_a_secret(member[0]) {
+                self.add(member[2]);
             }
         }
     }
@@ -51,6 +71,7 @@ impl GivenSecrets {
                 self.add_value(secret);
             }
             self.add_urls(argument);
+            self.add_fields(argument);
             before = argument;
         }
     }
@@ -235,6 +256,8 @@ mod tests {
             (r#"{"Authorization": "Bearer hunter2"}"#, "hunter2"),
             ("Basic bWU6aHVudGVyMg==", "hunter2"),
             ("Server=h;Password=hunter2;Timeout=5", "hunter2"),
+            (r#"{"name": "x", "apiKey": "hunter2"}"#, "hunter2"),
+            ("ann:hunter2", "hunter2"),
             ("first ghp_0123456789 last", "ghp_0123456789"),
         ] {
             let found = of(|given| given.add_value(value));
@@ -263,9 +286,13 @@ mod tests {
                 "--log-level",
                 "verbose",
                 "/home/ann/documents",
+                "--connection-string",
+                "Server=h;User Id=sa;Password=canary-9;",
+                "--dsn",
+                "host=h password=canary-0",
             ]);
         });
-        for number in 1..=8 {
+        for number in 0..=9 {
             let canary =
                 if number == 6 { "canary6".to_owned() } else { format!("canary-{number}") };
             assert!(found.iter().any(|it| it.contains(&canary)), "{canary}: {found:?}");

@@ -17,6 +17,7 @@ use weir_base::secrets::secret::Secret;
 use weir_base::secrets::secret_search::SecretPatterns;
 use weir_base::tasks::sync::Mutex;
 use weir_base::text::invisible_chars::make_visible;
+use weir_base::text::terminal_styles::without_styles;
 use weir_mcp::call::has_content;
 use weir_mcp::definition::item::Item;
 use weir_mcp::kind::Kind;
@@ -76,7 +77,7 @@ impl AuthorNotes {
             match notes.last_mut().filter(|note| note.kind == kind) {
                 Some(note) => note.count += count,
                 None => {
-                    let first = shown(&secrets.redact(&first));
+                    let first = shown(&secrets.redact(&without_styles(&first)));
                     notes.push(AuthorNote { kind, list, count, first });
                 }
             }

@@ -8,7 +8,6 @@
 //! each other, so a reader of two pages sees how many entries were dropped between them. A line
 //! that was read has no secret that its process was given, and only visible characters.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -19,6 +18,7 @@ use strum::IntoStaticStr;
 use weir_base::secrets::secret_search::SecretPatterns;
 use weir_base::tasks::sync::Mutex;
 use weir_base::text::invisible_chars::{is_invisible, visible_form};
+use weir_base::text::terminal_styles::without_styles;
 
 /// Log of one upstream, for entries about its connection or about one of its processes. Cheap to
 /// clone.
@@ -38,8 +38,9 @@ struct LogOrigin {
 }
 
 /// Last entries.
-#[derive(Default)]
 struct LogRing {
+    /// Time at which it was begun, in microseconds since 1970: another log of the name has another.
+    id: u64,
     entries: VecDeque<LogEntry>,
     bytes: usize,
     /// Number of the last entry; that of the first one is 1.
@@ -75,6 +76,8 @@ pub enum LogKind {
 /// Entries that were read at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogPage {
+    /// Id of the log: that of an upstream that was removed and added again is another one.
+    pub id: u64,
     /// Number of the last entry of the log; 0 if there was none yet.
     pub last: u64,
     /// Entries, the oldest first.
@@ -149,13 +152,13 @@ impl UpstreamLog {
     /// has yet is of another log: then those of the whole log are read. Takes long for many
     /// secrets.
     pub(crate) fn read(&self, after: u64, count: usize) -> LogPage {
-        let (last, entries): (_, Vec<_>) = {
+        let (id, last, entries): (_, _, Vec<_>) = {
             let ring = self.ring.lock();
             let after = if after > ring.last { 0 } else { after };
             let new = usize::try_from(ring.last - after).unwrap_or(usize::MAX);
             let length = ring.entries.len();
             let skipped = length - new.min(count).min(length);
-            (ring.last, ring.entries.range(skipped..).cloned().collect())
+            (ring.id, ring.last, ring.entries.range(skipped..).cloned().collect())
         };
         let first = last - entries.len() as u64 + 1;
         let numbered = (first..).zip(entries);
@@ -166,7 +169,15 @@ impl UpstreamLog {
             kind: entry.kind,
             text: entry.visible_text(),
         });
-        LogPage { last, lines: lines.collect() }
+        LogPage { id, last, lines: lines.collect() }
+    }
+}
+
+impl Default for LogRing {
+    fn default() -> Self {
+        let begun = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let id = u64::try_from(begun.unwrap_or_default().as_micros()).unwrap_or_default();
+        Self { id, entries: VecDeque::new(), bytes: 0, last: 0, processes: 0 }
     }
 }
 
@@ -201,39 +212,12 @@ impl LogEntry {
     }
 }
 
-/// Removes the sequences that only set colors and styles (`ESC [ … m`), which many programs write.
-fn without_styles(text: &str) -> Cow<'_, str> {
-    if !text.contains(STYLE) {
-        return Cow::Borrowed(text);
-    }
-    let (mut plain, mut rest) = (String::with_capacity(text.len()), text);
-    while let Some(at) = rest.find(STYLE) {
-        let behind = at + STYLE.len();
-        let parameters =
-            rest[behind..].trim_start_matches(|c: char| c.is_ascii_digit() || c == ';' || c == ':');
-        match parameters.strip_prefix('m') {
-            Some(next) => {
-                plain.push_str(&rest[..at]);
-                rest = next;
-            }
-            None => {
-                plain.push_str(&rest[..behind]);
-                rest = &rest[behind..];
-            }
-        }
-    }
-    plain.push_str(rest);
-    Cow::Owned(plain)
-}
-
 /// Bytes and entries of the log of one upstream.
 const MAX_LOG_BYTES: usize = 64 * 1024;
 const MAX_LOG_LINES: usize = 1_000;
 /// Longest text of an event.
 const MAX_EVENT_BYTES: usize = 4 * 1024;
 
-/// Beginning of a sequence that may set a style.
-const STYLE: &str = "\u{1b}[";
 /// Blanks in the place of a tab, which is a control character.
 const TAB: &str = "    ";
 
@@ -263,7 +247,8 @@ mod tests {
     #[test]
     fn a_page_has_the_last_entries_after_a_number() {
         let log = log_of(&[]);
-        assert_eq!(log.read(0, 10), LogPage { last: 0, lines: Vec::new() });
+        let empty = log.read(0, 10);
+        assert_eq!((empty.last, empty.lines), (0, Vec::new()));
         let process = log.begin_process();
         push(&process, "one");
         push(&process, "two");
@@ -285,7 +270,8 @@ mod tests {
         assert_eq!(texts(&log.read(3, 10)), ["exited with code 1", "not connected"]);
         assert_eq!(texts(&log.read(1, 1)), ["not connected"]);
         for (after, count) in [(5, 10), (0, 0)] {
-            assert_eq!(log.read(after, count), LogPage { last: 5, lines: Vec::new() });
+            let page = log.read(after, count);
+            assert_eq!((page.id, page.last, page.lines), (empty.id, 5, Vec::new()));
         }
         // A number of an earlier log of this name.
         assert_eq!(log.read(6, 10), page);
@@ -311,7 +297,8 @@ mod tests {
         assert!(text.len() < MAX_EVENT_BYTES + 4 && text.ends_with("é…"), "{}", text.len());
         // One that alone is too long leaves nothing, and its number shows that.
         push(&log, &"x".repeat(MAX_LOG_BYTES + 1));
-        assert_eq!(log.read(0, 9), LogPage { last: 5_102, lines: Vec::new() });
+        let page = log.read(0, 9);
+        assert_eq!((page.last, page.lines), (5_102, Vec::new()));
     }
 
     #[test]

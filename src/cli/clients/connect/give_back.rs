@@ -41,6 +41,16 @@ pub(super) fn give_back(
         Some(state) => Some((state, TakenOver::read(state, place)?)),
         None => None,
     };
+    if let Some(entry) =
+        record.as_ref().and_then(|(_, it)| it.original.as_ref()).map(|it| &it.entry)
+        && entry != place.name
+        && has_entry(&text, place, entry)?
+    {
+        let file = place.path.display();
+        return Err(Failure::Usage(format!(
+            "the entry for Weir in {file} is `{entry}`: add --name {entry}"
+        )));
+    }
     let mut taken = record.as_mut().map(|(_, taken)| taken);
     match taken.as_mut().and_then(|taken| original_of(taken, place, &text)) {
         Some((original, names)) => {
@@ -84,6 +94,17 @@ pub(super) fn give_back(
         }
     }
     Ok(())
+}
+
+/// Returns whether a text has an entry of this name beside other servers.
+pub(super) fn has_entry(
+    text: &str,
+    place: &EntryLocation<'_>,
+    name: &str,
+) -> Result<bool, Failure> {
+    let whole = parse(text, place)?;
+    let table = edit::at(&whole, &place.client.section(&whole));
+    Ok(table.is_some_and(|table| table.get(name).is_some()))
 }
 
 /// Takes the former text out of a record, and the names of the servers that it puts back; `None` if

@@ -5,9 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
+use super::give_back::has_entry;
 use super::other_scopes::{ClientScopes, OtherScope, entry_at, section_paths, strs};
-use super::replace;
 use super::taken::{OriginalText, TakenOver, TakenServer};
+use super::{name_option, replace};
 use crate::cli::check::CheckRow;
 use crate::cli::clients::document::{self, DocumentValue, JsonDialect};
 use crate::cli::clients::edit::{self, EntryLocation};
@@ -101,9 +102,10 @@ pub(super) fn take(
         let (names, path) = (moved.join(", "), place.path.display());
         output::print_stderr(&sanitize_line(&format!("moved from {path} to Weir: {names}")));
         output::print_stderr(&sanitize_line(&format!(
-            "their entries are in {}; `weir connect {} --remove` puts them back",
+            "their entries are in {}; `weir connect {}{} --remove` puts them back",
             kept.display(),
-            place.client.name
+            place.client.name,
+            name_option(place)
         )));
     }
     stayed.iter().for_each(|line| output::print_stderr(&sanitize_line(line)));
@@ -137,9 +139,7 @@ fn original_text(
         }
         None if !before.servers.is_empty() => return None,
         None => {
-            let whole = parse(former, place).ok()?;
-            let table = edit::at(&whole, &place.client.section(&whole));
-            let has_entry = table.is_some_and(|table| table.get(place.name).is_some());
+            let has_entry = has_entry(former, place, place.name).ok()?;
             (!has_entry).then(|| former.to_owned())?
         }
     };

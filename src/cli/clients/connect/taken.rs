@@ -36,7 +36,7 @@ pub(crate) struct TakenOver {
 pub(super) struct OriginalText {
     pub(super) text: String,
     /// Name of the entry for Weir, which was written then.
-    entry: String,
+    pub(super) entry: String,
     /// Hash of the text that Weir has left.
     left: String,
 }
@@ -95,7 +95,7 @@ impl TakenOver {
     }
 
     fn empty(place: &EntryLocation<'_>) -> Self {
-        let file = real_path(place.path).display().to_string();
+        let file = absolute_path(place.path).display().to_string();
         Self { client: place.client.name.to_owned(), file, servers: Vec::new(), original: None }
     }
 
@@ -146,7 +146,7 @@ impl TakenServer {
 
 /// Path of the record of a client's file.
 fn record_path(state: &Path, place: &EntryLocation<'_>) -> PathBuf {
-    let file = real_path(place.path);
+    let file = absolute_path(place.path);
     let digest = hex(&sha256(file.as_os_str().as_encoded_bytes()));
     let digest = digest.get(..DIGEST_DIGITS).unwrap_or_default();
     state.join("taken-over").join(format!("{}-{digest}.json", place.client.name))
@@ -156,9 +156,10 @@ fn digest_of(text: &str) -> String {
     hex(&sha256(text.as_bytes()))
 }
 
-fn real_path(path: &Path) -> PathBuf {
-    let absolute = || std::path::absolute(path).ok();
-    std::fs::canonicalize(path).ok().or_else(absolute).unwrap_or_else(|| path.to_owned())
+/// Path by which the client knows its file. Links in it are not followed: a client may replace one
+/// by a file, and the record has to be found all the same.
+fn absolute_path(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn unusable(path: &Path, why: &str) -> Failure {

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::process::child_command::ChildCommand;
 use weir_base::secrets::secret_search::SecretPatterns;
 use weir_base::text::quote::quote;
+use weir_base::text::terminal_styles::without_styles;
 use weir_mcp::name::UpstreamName;
 
 /// Maker of the reason for the end of one process.
@@ -39,19 +40,19 @@ impl CrashReport {
 
     /// Replaces what the process was given and may be a secret in a text that it has written.
     pub(crate) fn redact(&self, text: &str) -> String {
-        self.secrets().redact(text)
+        self.secrets().redact(&without_styles(text))
     }
 
     /// Makes the reason from `how` the process has ended, the stored lines of standard error, and
     /// the first line on standard output that was no message.
     pub(crate) fn describe(&self, how: String, stderr: &[String], stdout: Option<&str>) -> String {
         let secrets = self.secrets();
-        let redacted = stderr.iter().map(|line| secrets.redact(line));
+        let redacted = stderr.iter().map(|line| secrets.redact(&without_styles(line)));
         let lines: Vec<_> = redacted.filter(|line| !line.trim().is_empty()).collect();
         if self.is_open.load(Ordering::Relaxed) {
             return how + &describe_lines(&lines, 1);
         }
-        let stdout = stdout.map(|line| secrets.redact(line));
+        let stdout = stdout.map(|line| secrets.redact(&without_styles(line)));
         let output: Vec<_> = lines.iter().chain(&stdout).map(String::as_str).collect();
         let variables = describe_variables(&self.command, &self.prefix, &output);
         how + &describe_lines(&lines, MAX_LINES) + &variables
@@ -147,7 +148,14 @@ fn is_name(word: &str) -> bool {
 fn wanted_variables(line: &str) -> impl Iterator<Item = &str> {
     let lower_case = line.to_ascii_lowercase();
     let is_about_variables = ABOUT_VARIABLES.iter().any(|words| lower_case.contains(words));
-    words(line).filter(move |word| {
+    // A name behind an option, as in `[--proxy-url PROXY_URL]`, is that of its value.
+    let behind_options = line.split_whitespace().scan("", |before, word| {
+        let is_value = before.trim_start_matches('[').starts_with("--");
+        *before = word;
+        Some(is_value.then(|| word.trim_matches([']', ','])))
+    });
+    let values: BTreeSet<_> = behind_options.flatten().collect();
+    words(line).filter(move |word| !values.contains(word)).filter(move |word| {
         let is_constant = word.contains('_') && !word.contains(|c: char| c.is_ascii_lowercase());
         let is_setting = SETTINGS.iter().any(|end| word.ends_with(end));
         is_name(word)
