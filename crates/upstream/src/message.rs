@@ -122,26 +122,14 @@ impl OutboundRequest {
     }
 }
 
-// === OutboundMessage ===
+// === HttpMessage ===
 
-/// Message as it is sent.
+/// Message in the body of an HTTP request.
 #[derive(Default)]
-pub(crate) struct OutboundMessage {
+pub(crate) struct HttpMessage {
     pub(crate) text: Bytes,
-    /// Whether it does no more if it is sent twice.
+    /// Whether the server only reads to answer it.
     pub(crate) is_repeatable: bool,
-}
-
-impl OutboundMessage {
-    /// Creates a message that is sent at most once.
-    pub(crate) fn once(text: Bytes) -> Self {
-        Self { text, is_repeatable: false }
-    }
-
-    /// Creates a message that may be sent once more if its pooled connection has ended.
-    pub(crate) fn repeatable(text: Bytes) -> Self {
-        Self { text, is_repeatable: true }
-    }
 }
 
 // === RequestHeaders ===

@@ -24,7 +24,7 @@ use bytes::Bytes;
 use hyper::HeaderMap;
 
 use crate::message::{
-    OutboundMessage, OutboundRequest, RequestHeaders, SIGN_IN_REPLACED, SentFlag, TransportError,
+    OutboundRequest, RequestHeaders, SIGN_IN_REPLACED, SentFlag, TransportError,
     cancel_notification,
 };
 use crate::transport::dispatcher::{Dispatcher, PendingUpstreamResponse};
@@ -105,12 +105,12 @@ impl Transport {
     /// Sends a notification.
     pub(crate) async fn notify(
         &self,
-        message: OutboundMessage,
+        message: Bytes,
         headers: &RequestHeaders,
     ) -> Result<(), TransportError> {
         match self.by_http() {
             Ok(http_client) => http_client.notify(message, headers).await,
-            Err(stdio) => stdio.notify(message.text).await,
+            Err(stdio) => stdio.notify(message).await,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Exchange of a request whose server asks for input before it responds.
 
 use crate::input_requests::InputRequests;
-use crate::message::{OutboundMessage, OutboundRequest, RequestHeaders, TransportError};
+use crate::message::{OutboundRequest, RequestHeaders, TransportError};
 use crate::transport::Transport;
 use weir_mcp::call::ResponseOutcome;
 use weir_mcp::jsonrpc;
@@ -22,7 +22,6 @@ pub(crate) async fn exchange_with_input(
         loop {
             let submitted = open_requests.input_requests.next_response().await;
             let Some(message) = submitted.write() else { continue };
-            let message = OutboundMessage::once(message);
             if let Err(failure) = transport.notify(message, &headers).await {
                 let reason = failure.into_reason();
                 break TransportError::ConnectionLost(format!(

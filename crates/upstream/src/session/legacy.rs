@@ -16,8 +16,7 @@ use tokio::time::Instant;
 use crate::input_requests::InputRequests;
 use crate::message::request_params::RequestParams;
 use crate::message::{
-    CancelMode, OutboundMessage, OutboundRequest, PendingContext, RequestHeaders, TransportError,
-    error_text,
+    CancelMode, OutboundRequest, PendingContext, RequestHeaders, TransportError, error_text,
 };
 use crate::session::handshake::{HandshakeInfo, NegotiationError, supported_revisions};
 use crate::session::input_retry::RETRY_MEMBERS;
@@ -149,8 +148,7 @@ impl LegacyDialect {
             transport.set_reply_headers(self.headers.clone());
         }
         let message = jsonrpc::write_notification("notifications/initialized", b"{}");
-        // The server has nothing to do when it comes a second time.
-        transport.notify(OutboundMessage::repeatable(message), &self.headers).await
+        transport.notify(message, &self.headers).await
     }
 
     /// Builds the request of a call.

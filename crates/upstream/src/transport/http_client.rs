@@ -24,8 +24,7 @@ use url::Url;
 
 use crate::message::message_trace::MessageTrace;
 use crate::message::{
-    CancelMode, HttpFailure, OutboundMessage, OutboundRequest, RequestHeaders, SentFlag,
-    TransportError,
+    CancelMode, HttpFailure, HttpMessage, OutboundRequest, RequestHeaders, SentFlag, TransportError,
 };
 use crate::transport::cookies::SessionCookies;
 use crate::transport::dispatcher::Dispatcher;
@@ -150,7 +149,7 @@ impl HttpClient {
     pub(crate) async fn post_request(
         self: &Arc<Self>,
         id: u64,
-        message: OutboundMessage,
+        message: HttpMessage,
         headers: &RequestHeaders,
         sent: &SentFlag,
     ) -> Result<Response<PooledBody>, TransportError> {
@@ -174,7 +173,7 @@ impl HttpClient {
             headers.set(LAST_EVENT_ID, id);
         }
         let sent = SentFlag::default();
-        let response = self.send(Method::GET, OutboundMessage::default(), &headers, &sent).await?;
+        let response = self.send(Method::GET, HttpMessage::default(), &headers, &sent).await?;
         let (head, body) = response.into_parts();
         if !head.status.is_success() {
             body.drain();
@@ -282,10 +281,11 @@ impl HttpClient {
     /// Sends a message that has no response.
     pub(crate) async fn notify(
         &self,
-        message: OutboundMessage,
+        message: Bytes,
         headers: &RequestHeaders,
     ) -> Result<(), TransportError> {
         let sent = SentFlag::default();
+        let message = HttpMessage { text: message, is_repeatable: false };
         let response = self.send(Method::POST, message, headers, &sent).await?;
         let (head, body) = response.into_parts();
         body.drain();
@@ -298,7 +298,7 @@ impl HttpClient {
     /// Deletes the session at the server. Waits at most [`DETACHED_TIMEOUT`] for it.
     pub(crate) async fn delete(&self, headers: &RequestHeaders) {
         let sent = SentFlag::default();
-        let deletion = self.send(Method::DELETE, OutboundMessage::default(), headers, &sent);
+        let deletion = self.send(Method::DELETE, HttpMessage::default(), headers, &sent);
         let _ = tokio::time::timeout(DETACHED_TIMEOUT, deletion).await;
     }
 
@@ -339,8 +339,9 @@ impl HttpClient {
         self.spawn_with_timeout(async move {
             let _permit = permit;
             for _ in 0..attempts {
-                let message = OutboundMessage::once(message.clone());
-                let Err(failure) = http_client.notify(message, &headers).await else { return };
+                let Err(failure) = http_client.notify(message.clone(), &headers).await else {
+                    return;
+                };
                 tracing::debug!(?failure, "detached message failed");
                 if !matches!(failure, TransportError::ConnectionLost(_)) {
                     return;
@@ -381,7 +382,7 @@ impl HttpClient {
     async fn send(
         &self,
         method: Method,
-        message: OutboundMessage,
+        message: HttpMessage,
         headers: &RequestHeaders,
         sent: &SentFlag,
     ) -> Result<Response<PooledBody>, TransportError> {

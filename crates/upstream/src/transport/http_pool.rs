@@ -45,8 +45,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of bytes of it that are read.
 const DRAIN_BYTES: usize = 64 * 1024;
 
-/// Mark, in a request's extensions, that the server does no more if it arrives twice, so that it
-/// may be sent once more.
+/// Mark, in a request's extensions, that the server only reads to answer it, so that it may be sent
+/// once more.
 #[derive(Clone, Copy)]
 pub(crate) struct RepeatableRequest;
 

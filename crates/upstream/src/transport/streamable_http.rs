@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
 
-use crate::message::{OutboundMessage, OutboundRequest, RequestHeaders, TransportError};
+use crate::message::{HttpMessage, OutboundRequest, RequestHeaders, TransportError};
 use crate::transport::RequestInFlight;
 use crate::transport::dispatcher::Dispatched;
 use crate::transport::http_client::HttpClient;
@@ -67,7 +67,7 @@ impl StreamableHttpTransport {
         message: Bytes,
     ) -> Result<(ResponseOutcome, HeaderMap), TransportError> {
         let OutboundRequest { headers, sent, is_repeatable, .. } = request;
-        let message = OutboundMessage { text: message, is_repeatable: *is_repeatable };
+        let message = HttpMessage { text: message, is_repeatable: *is_repeatable };
         let response = self.http_client.post_request(id, message, headers, sent).await?;
         let (head, body) = response.into_parts();
         let outcome = match media_type(&head.headers) {
