@@ -47,9 +47,6 @@ pub(crate) struct OutboundRequest {
     pub(crate) stream: bool,
     /// Members of a result that prevent streaming: a result with one of them is read whole.
     pub(crate) buffer_if_member: &'static [WatchedMember],
-    /// Whether the server only reads to answer it, so that it may be sent once more if a pooled
-    /// connection has ended before the response.
-    pub(crate) is_repeatable: bool,
     /// Set once the request is being written.
     pub(crate) sent: SentFlag,
 }
@@ -105,7 +102,6 @@ impl OutboundRequest {
             resume: false,
             stream: false,
             buffer_if_member: &[],
-            is_repeatable: false,
             sent: SentFlag::default(),
         }
     }
@@ -120,16 +116,6 @@ impl OutboundRequest {
         }
         jsonrpc::write_request(&id, self.method, &self.params.take_text())
     }
-}
-
-// === HttpMessage ===
-
-/// Message in the body of an HTTP request.
-#[derive(Default)]
-pub(crate) struct HttpMessage {
-    pub(crate) text: Bytes,
-    /// Whether the server only reads to answer it.
-    pub(crate) is_repeatable: bool,
 }
 
 // === RequestHeaders ===

@@ -64,8 +64,6 @@ struct ConnectionDriver {
     /// Wakes the task when `stop` fires. Polled once: the waker stays the same.
     _stopped: Pin<Box<WaitForCancellationFutureOwned>>,
     read_bytes: Arc<AtomicU64>,
-    /// Number of bytes that had been read when the last request was sent.
-    read_before: u64,
     /// Whether it was closed by the pool's `stop` token.
     is_stopped: bool,
     /// Whether it was closed because of too many informational responses.
@@ -96,7 +94,6 @@ impl HttpConnection {
             stop,
             _stopped: stopped,
             read_bytes,
-            read_before: 0,
             is_stopped,
             is_flooded,
             failure: None,
@@ -133,11 +130,6 @@ impl HttpConnection {
         self.driver.is_flooded
     }
 
-    /// Whether any byte has arrived since the last request was sent.
-    pub fn has_response_begun(&self) -> bool {
-        self.driver.read_bytes.load(Ordering::Relaxed) > self.driver.read_before
-    }
-
     /// Describes the error of a request: by the error with which the connection has ended, if it
     /// has, such as the alert with which a server refuses a certificate.
     pub fn describe(&self, error: &hyper::Error) -> String {
@@ -154,8 +146,7 @@ impl HttpConnection {
         let (response, _) =
             self.driver.suppressible.without_waking(|| self.sender.try_send_request(request));
         let mut response = pin!(unconstrained(response));
-        self.driver.read_before = self.driver.read_bytes.load(Ordering::Relaxed);
-        let max_read_bytes = self.driver.read_before + BUFFER_BYTES as u64;
+        let max_read_bytes = self.driver.read_bytes.load(Ordering::Relaxed) + BUFFER_BYTES as u64;
         poll_fn(|cx| {
             self.driver.poll_driver(cx);
             let response_head = response.as_mut().poll(&mut noop_context());

@@ -193,7 +193,7 @@ impl LegacyDialect {
 
     /// Builds the request for a page of a list.
     pub(crate) fn build_list_request(&self, kind: Kind, params: Object) -> OutboundRequest {
-        OutboundRequest { is_repeatable: true, ..self.request(kind.list_method(), &params) }
+        self.request(kind.list_method(), &params)
     }
 
     /// Marks the tools of a list that can be called as tasks only.

@@ -174,7 +174,6 @@ impl ModernDialect {
     ) -> OutboundRequest {
         OutboundRequest {
             cancel: cancel_mode(transport),
-            is_repeatable: true,
             ..request_of_weir(kind.list_method(), &params, self.headers.clone())
         }
     }

@@ -1,9 +1,8 @@
 //! HTTP client for one upstream, common to both HTTP transports: one message per request.
 //!
-//! Invariants: a message is written at most once, unless it may be repeated and the pool sends it
-//! again, or its access token is refused. A detached message takes a bounded time. Responses to the
-//! server's own requests beyond [`MAX_REPLIES`] at a time are dropped, so a server that sends
-//! requests without end loses the responses to them.
+//! Invariants: a message is written at most once. A detached message takes a bounded time.
+//! Responses to the server's own requests beyond [`MAX_REPLIES`] at a time are dropped, so a server
+//! that sends requests without end loses the responses to them.
 
 mod session_account;
 
@@ -24,11 +23,11 @@ use url::Url;
 
 use crate::message::message_trace::MessageTrace;
 use crate::message::{
-    CancelMode, HttpFailure, HttpMessage, OutboundRequest, RequestHeaders, SentFlag, TransportError,
+    CancelMode, HttpFailure, OutboundRequest, RequestHeaders, SentFlag, TransportError,
 };
 use crate::transport::cookies::SessionCookies;
 use crate::transport::dispatcher::Dispatcher;
-use crate::transport::http_pool::{HttpPool, PooledBody, RepeatableRequest};
+use crate::transport::http_pool::{HttpPool, PooledBody};
 use crate::transport::sse_body::{MediaType, OversizePolicy, SseBody, media_type};
 use session_account::{SessionAccount, no_token, token_challenge};
 use weir_base::json::Object;
@@ -149,7 +148,7 @@ impl HttpClient {
     pub(crate) async fn post_request(
         self: &Arc<Self>,
         id: u64,
-        message: HttpMessage,
+        message: Bytes,
         headers: &RequestHeaders,
         sent: &SentFlag,
     ) -> Result<Response<PooledBody>, TransportError> {
@@ -173,7 +172,7 @@ impl HttpClient {
             headers.set(LAST_EVENT_ID, id);
         }
         let sent = SentFlag::default();
-        let response = self.send(Method::GET, HttpMessage::default(), &headers, &sent).await?;
+        let response = self.send(Method::GET, Bytes::new(), &headers, &sent).await?;
         let (head, body) = response.into_parts();
         if !head.status.is_success() {
             body.drain();
@@ -285,7 +284,6 @@ impl HttpClient {
         headers: &RequestHeaders,
     ) -> Result<(), TransportError> {
         let sent = SentFlag::default();
-        let message = HttpMessage { text: message, is_repeatable: false };
         let response = self.send(Method::POST, message, headers, &sent).await?;
         let (head, body) = response.into_parts();
         body.drain();
@@ -298,7 +296,7 @@ impl HttpClient {
     /// Deletes the session at the server. Waits at most [`DETACHED_TIMEOUT`] for it.
     pub(crate) async fn delete(&self, headers: &RequestHeaders) {
         let sent = SentFlag::default();
-        let deletion = self.send(Method::DELETE, HttpMessage::default(), headers, &sent);
+        let deletion = self.send(Method::DELETE, Bytes::new(), headers, &sent);
         let _ = tokio::time::timeout(DETACHED_TIMEOUT, deletion).await;
     }
 
@@ -382,7 +380,7 @@ impl HttpClient {
     async fn send(
         &self,
         method: Method,
-        message: HttpMessage,
+        message: Bytes,
         headers: &RequestHeaders,
         sent: &SentFlag,
     ) -> Result<Response<PooledBody>, TransportError> {
@@ -395,10 +393,7 @@ impl HttpClient {
             }
             self.cookies.add_to(self.target.path(), &mut headers);
             headers.extend(token.map(|token| (AUTHORIZATION, token.authorization())));
-            let mut request = Request::new(Full::new(message.text.clone()));
-            if message.is_repeatable {
-                request.extensions_mut().insert(RepeatableRequest);
-            }
+            let mut request = Request::new(Full::new(message.clone()));
             *request.method_mut() = method.clone();
             *request.uri_mut() = self.target.clone();
             *request.headers_mut() = headers;

@@ -4,8 +4,7 @@
 //! success; if a response is dropped earlier its connection is closed at once, so that the server
 //! notices. A connection is used only by the runtime in which it was opened, so that received bytes
 //! wake no other thread. A request is sent a second time only if hyper returns it unsent, or if it
-//! is a GET or a [`RepeatableRequest`] and a pooled connection ended before any byte of its
-//! response. No redirect is followed.
+//! is a GET that failed on a pooled connection. No redirect is followed.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -44,11 +43,6 @@ const READY_TIMEOUT: Duration = Duration::from_millis(100);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of bytes of it that are read.
 const DRAIN_BYTES: usize = 64 * 1024;
-
-/// Mark, in a request's extensions, that the server only reads to answer it, so that it may be sent
-/// once more.
-#[derive(Clone, Copy)]
-pub(crate) struct RepeatableRequest;
 
 /// Pool of connections to one server.
 pub(crate) struct HttpPool {
@@ -117,7 +111,6 @@ impl HttpPool {
                 Ok(response) => return Ok(self.response(response, connection)),
                 Err(error) => error,
             };
-            let copy = copy.filter(|_| !connection.has_response_begun());
             let Some(again) = error.take_message().or(copy) else {
                 return Err(broken(&connection, error.into_error()));
             };
@@ -241,11 +234,9 @@ fn broken(connection: &HttpConnection, error: hyper::Error) -> TransportError {
 }
 
 /// Returns a copy of the request that may be sent once more if a pooled connection breaks, which
-/// its server may have closed before it read any of it: only of a safe method (RFC 9110, 9.2.2), or
-/// of one that is marked.
+/// its server may have closed before it read any of it: only of a safe method (RFC 9110, 9.2.2).
 fn retryable_copy(request: &Request<Full<Bytes>>) -> Option<Request<Full<Bytes>>> {
-    let is_marked = request.extensions().get::<RepeatableRequest>().is_some();
-    (is_marked || request.method() == Method::GET).then(|| request.clone())
+    (request.method() == Method::GET).then(|| request.clone())
 }
 
 /// Returns the idle timeout of a connection after this response.
@@ -473,27 +464,10 @@ mod tests {
             &self,
             method: Method,
         ) -> impl Future<Output = Result<Response<PooledBody>, TransportError>> + use<> {
+            let (pool, sent) = (self.pool.clone(), SentFlag::default());
             let mut request = Request::new(Full::default());
             *request.method_mut() = method;
-            self.start_request(request)
-        }
-
-        fn start_request(
-            &self,
-            request: Request<Full<Bytes>>,
-        ) -> impl Future<Output = Result<Response<PooledBody>, TransportError>> + use<> {
-            let (pool, sent) = (self.pool.clone(), SentFlag::default());
             async move { pool.send(request, &sent).await }
-        }
-
-        /// Starts an exchange that may be repeated, although its method is not safe.
-        fn start_repeatable(
-            &self,
-        ) -> impl Future<Output = Result<Response<PooledBody>, TransportError>> + use<> {
-            let mut request = Request::new(Full::default());
-            *request.method_mut() = Method::POST;
-            request.extensions_mut().insert(RepeatableRequest);
-            self.start_request(request)
         }
 
         async fn finish(self) {
@@ -635,33 +609,6 @@ mod tests {
             respond(&mut server, "HTTP/1.1 204 No Content\r\n\r\n").await;
         });
         assert_eq!(response.expect("a response").status(), 204);
-        world.finish().await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_repeatable_post_goes_out_once_more_unless_its_response_had_begun() {
-        let mut world = World::new();
-        let read_and_close = async |mut server: DuplexStream, said: &[u8]| {
-            assert!(server.read(&mut [0; 1_024]).await.expect("a request") > 0);
-            server.write_all(said).await.expect("space");
-        };
-        let server = exchange(&mut world).await;
-        let (response, ()) = tokio::join!(world.start_repeatable(), async {
-            read_and_close(server, b"").await;
-            let server = world.servers.recv().await.expect("another connection");
-            read_and_close(server, b"HTTP/1.1 204 No Content\r\n\r\n").await;
-        });
-        assert_eq!(response.expect("a response").status(), 204);
-        let server = exchange(&mut world).await;
-        let begun = read_and_close(server, b"HTTP/1.1 200");
-        let (broken, ()) = tokio::join!(world.start_repeatable(), begun);
-        assert!(matches!(broken, Err(TransportError::ConnectionLost(_))));
-        // A new connection is not one that its server may have closed before the request.
-        let (broken, ()) = tokio::join!(world.start_repeatable(), async {
-            let server = world.servers.recv().await.expect("a connection");
-            read_and_close(server, b"").await;
-        });
-        assert!(matches!(broken, Err(TransportError::ConnectionLost(_))));
         world.finish().await;
     }
 

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tokio_util::future::FutureExt as _;
 use url::{Position, Url};
 
-use crate::message::{HttpMessage, OutboundRequest, RequestHeaders, SentFlag, TransportError};
+use crate::message::{OutboundRequest, RequestHeaders, SentFlag, TransportError};
 use crate::transport::RequestInFlight;
 use crate::transport::http_client::HttpClient;
 use crate::transport::json_body::{self, JsonBody};
@@ -177,8 +177,6 @@ async fn post(
     headers: &RequestHeaders,
     sent: &SentFlag,
 ) -> Result<(), TransportError> {
-    // The response may arrive on the stream although the connection of the request is lost.
-    let message = HttpMessage { text: message, is_repeatable: false };
     let response = http_client.post_request(id, message, headers, sent).await?;
     let (head, body) = response.into_parts();
     if !matches!(media_type(&head.headers), MediaType::Json) {

@@ -3,11 +3,10 @@
 //! A response that arrives on another stream of the session ends its request all the same, and then
 //! the request's own stream is closed.
 //!
-//! Invariants: a request is written at most once, unless `OutboundRequest::is_repeatable`. Dropping
-//! an exchange closes its response stream at once, and sends a cancellation where
-//! `OutboundRequest::cancel` says so. An event stream that ends after an event with an id, but
-//! without the response, is resumed where `OutboundRequest::resume` says so; resuming a stream does
-//! not send the request again.
+//! Invariants: a request is written at most once. Dropping an exchange closes its response stream
+//! at once, and sends a cancellation where `OutboundRequest::cancel` says so. An event stream that
+//! ends after an event with an id, but without the response, is resumed where
+//! `OutboundRequest::resume` says so; resuming a stream does not send the request again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
 
-use crate::message::{HttpMessage, OutboundRequest, RequestHeaders, TransportError};
+use crate::message::{OutboundRequest, RequestHeaders, TransportError};
 use crate::transport::RequestInFlight;
 use crate::transport::dispatcher::Dispatched;
 use crate::transport::http_client::HttpClient;
@@ -66,9 +65,8 @@ impl StreamableHttpTransport {
         request: &OutboundRequest,
         message: Bytes,
     ) -> Result<(ResponseOutcome, HeaderMap), TransportError> {
-        let OutboundRequest { headers, sent, is_repeatable, .. } = request;
-        let message = HttpMessage { text: message, is_repeatable: *is_repeatable };
-        let response = self.http_client.post_request(id, message, headers, sent).await?;
+        let response =
+            self.http_client.post_request(id, message, &request.headers, &request.sent).await?;
         let (head, body) = response.into_parts();
         let outcome = match media_type(&head.headers) {
             MediaType::Json => {
