@@ -240,14 +240,14 @@ async fn the_reason_holds_the_last_words() {
     for _ in 0..2 {
         let mut peer = world.child().await;
         let stderr = peer.stderr.as_mut().expect("open");
-        let words = b"loading\nError: no \x1b[31mAPI key\n";
+        let words = b"loading\nError: no \x1b[2JAPI key\n";
         tokio::io::AsyncWriteExt::write_all(stderr, words).await.expect("a pipe");
         peer.exit("exited with code 2");
     }
     let reason = world.down().await;
     assert_eq!(
         reason,
-        r#"the process exited with code 2; last lines of standard error: "loading", "Error: no \u{1b}[31mAPI key""#
+        r#"the process exited with code 2; last lines of standard error: "loading", "Error: no \u{1b}[2JAPI key""#
     );
     world.finish().await;
 }

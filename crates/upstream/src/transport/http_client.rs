@@ -398,7 +398,7 @@ impl HttpClient {
             *request.uri_mut() = self.target.clone();
             *request.headers_mut() = headers;
             if let Some(trace) = &self.trace {
-                trace.request(&request, &message.text);
+                trace.request(&request, &message);
             }
             request
         };
