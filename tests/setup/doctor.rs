@@ -116,7 +116,7 @@ fn a_home_without_clients_and_configuration_says_how_to_begin() {
     assert_eq!(done.code, 1);
     assert_snapshot!(done.out, @r#"
     error    weir  no client has a file here
-                   fix: weir connect CLIENT --write
+                   fix: weir init; weir connect CLIENT --write
     "#);
 }
 

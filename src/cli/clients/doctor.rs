@@ -164,7 +164,9 @@ impl Examination {
         }
         if examined.is_empty() {
             let what = "no client has a file here";
-            self.report.add(DoctorFinding::error(what, format!("weir connect CLIENT {action}")));
+            let begin = if has_config { "" } else { "weir init; " };
+            let fix = format!("{begin}weir connect CLIENT --write");
+            self.report.add(DoctorFinding::error(what, fix));
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::method;
 use super::other_scopes::{ClientScopes, OtherScope, entry_at, strs};
-use super::take_over::{parse, state_folder};
+use super::take_over::{has_entry, parse, state_folder};
 use super::taken::{TakenOver, TakenServer};
 use super::{is_own_entry, replace};
 use crate::cli::clients::document;
@@ -94,17 +94,6 @@ pub(super) fn give_back(
         }
     }
     Ok(())
-}
-
-/// Returns whether a text has an entry of this name beside other servers.
-pub(super) fn has_entry(
-    text: &str,
-    place: &EntryLocation<'_>,
-    name: &str,
-) -> Result<bool, Failure> {
-    let whole = parse(text, place)?;
-    let table = edit::at(&whole, &place.client.section(&whole));
-    Ok(table.is_some_and(|table| table.get(name).is_some()))
 }
 
 /// Takes the former text out of a record, and the names of the servers that it puts back; `None` if

@@ -5,7 +5,6 @@
 
 use std::path::{Path, PathBuf};
 
-use super::give_back::has_entry;
 use super::other_scopes::{ClientScopes, OtherScope, entry_at, section_paths, strs};
 use super::taken::{OriginalText, TakenOver, TakenServer};
 use super::{name_option, replace};
@@ -224,6 +223,17 @@ fn print_others(
         let text = format!("note: not searched for servers of these names: {failure}");
         output::print_stderr(&sanitize_line(&text));
     }
+}
+
+/// Returns whether a text has an entry of this name beside other servers.
+pub(super) fn has_entry(
+    text: &str,
+    place: &EntryLocation<'_>,
+    name: &str,
+) -> Result<bool, Failure> {
+    let whole = parse(text, place)?;
+    let table = edit::at(&whole, &place.client.section(&whole));
+    Ok(table.is_some_and(|table| table.get(name).is_some()))
 }
 
 pub(super) fn parse(text: &str, place: &EntryLocation<'_>) -> Result<DocumentValue, Failure> {
