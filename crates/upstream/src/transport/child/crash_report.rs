@@ -65,10 +65,16 @@ impl CrashReport {
 
 /// Quotes the last lines of standard error.
 fn describe_lines(lines: &[String], count: usize) -> String {
-    let last = &lines[lines.len().saturating_sub(count)..];
-    let quoted = last.iter().map(|line| format!("\"{}\"", quote(line, MAX_QUOTED_CHARS)));
+    let (earlier, last) = lines.split_at(lines.len().saturating_sub(count));
+    // Some runtimes write the error first, and then where it occurred.
+    let is_error = |line: &&String| line.contains("Error:") || line.contains("error:");
+    let has_error = count == 1 || last.iter().any(|line| is_error(&line));
+    let cause = earlier.iter().rev().find(is_error).filter(|_| !has_error);
+    let last = &last[usize::from(cause.is_some())..];
+    let shown: Vec<_> = cause.into_iter().chain(last).collect();
+    let quoted = shown.iter().map(|line| format!("\"{}\"", quote(line, MAX_QUOTED_CHARS)));
     let quoted = quoted.collect::<Vec<_>>().join(", ");
-    match last.len() {
+    match shown.len() {
         0 => String::new(),
         1 => format!("; last line of standard error: {quoted}"),
         _ => format!("; last lines of standard error: {quoted}"),
@@ -307,6 +313,15 @@ mod tests {
         ] {
             assert!(!reason(&[], &[line]).contains("nowhere"), "{line}");
         }
+    }
+
+    #[test]
+    fn an_error_is_shown_also_if_many_lines_follow_it() {
+        let lines = ["x", "Error: Cannot find module '/a'", "at 1", "at 2", "at 3", "at 4", "v26"];
+        let expected = r#"error: "Error: Cannot find module '/a'", "at 2", "at 3", "at 4", "v26""#;
+        assert!(reason(&[], &lines).contains(expected), "{}", reason(&[], &lines));
+        let last = ["Error: a", "1", "2", "3", "Error: b", "4"];
+        assert!(reason(&[], &last).contains(r#"error: "1", "2", "3", "Error: b", "4""#));
     }
 
     #[test]
