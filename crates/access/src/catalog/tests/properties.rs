@@ -183,7 +183,7 @@ proptest! {
         own in "(file|https|db|note|FILE)://(Host)?/[a-cA-C .~é|'()+-]{0,8}(/[a-c0-9 %]{1,5}){0,2}[?]?[a-c=é ]{0,4}",
     ) {
         // Parsers remove spaces at the end, so such a URI is not listed.
-        prop_assume!(!own.ends_with(' '));
+        let own = own.trim_end_matches(' ').to_owned();
         let catalog = catalog(&UPSTREAMS);
         catalog.lists("a", Kind::Resource, &[&own]);
         // Other upstreams with the same origin do not make it ambiguous.
@@ -214,8 +214,11 @@ proptest! {
             let found = view.resolve_uri(&spelling);
             prop_assert_eq!(found.as_ref(), Some(&listed), "{} for {}", spelling, own);
         }
+        // WHATWG's parsers read `/a|` of a file URL as the letter of a drive, and `/a%7C` as none.
+        let is_file = own.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:"));
+        let is_drive = is_file && own.contains('|');
         // An escape is an escape for `encodeURI`, too, so this is another URI.
-        if url::Url::parse(&own).is_ok() && !has_escape(&own) {
+        if url::Url::parse(&own).is_ok() && !has_escape(&own) && !is_drive {
             let found = view.resolve_uri(&encoded);
             prop_assert_eq!(found.as_ref(), Some(&listed), "{} for {}", encoded, own);
         }
