@@ -263,7 +263,8 @@ impl Upstream {
     /// Notes for the author of the server, in the order of their kinds, without secrets of the
     /// upstream and control characters.
     pub fn author_notes(&self) -> Vec<AuthorNote> {
-        self.shared.health.notes.read(&self.shared.settings.source.secrets())
+        let health = &self.shared.health;
+        health.notes.read(health.log.secrets())
     }
 
     /// Replaces the mistakes of a kind that were found in the server's list of a kind.

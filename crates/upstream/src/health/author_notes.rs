@@ -13,7 +13,6 @@ use std::fmt;
 use strum::IntoStaticStr;
 
 use weir_base::json::Object;
-use weir_base::secrets::secret::Secret;
 use weir_base::secrets::secret_search::SecretPatterns;
 use weir_base::tasks::sync::Mutex;
 use weir_base::text::invisible_chars::make_visible;
@@ -66,12 +65,11 @@ impl AuthorNotes {
     }
 
     /// Returns the notes in the order of their kinds, with `***` for each of these secrets.
-    pub(crate) fn read(&self, secrets: &[Secret]) -> Vec<AuthorNote> {
+    pub(crate) fn read(&self, secrets: &SecretPatterns) -> Vec<AuthorNote> {
         let found = self.found.lock().clone();
         if found.is_empty() {
             return Vec::new();
         }
-        let secrets = SecretPatterns::of_request(secrets);
         let mut notes: Vec<AuthorNote> = Vec::new();
         for ((kind, list), Occurrences { count, first }) in found {
             match notes.last_mut().filter(|note| note.kind == kind) {
@@ -227,7 +225,11 @@ mod tests {
     use crate::health::author_notes::*;
 
     fn texts(notes: &AuthorNotes) -> Vec<String> {
-        notes.read(&[]).iter().map(|note| format!("{}: {note}", note.kind.as_str())).collect()
+        notes
+            .read(&SecretPatterns::default())
+            .iter()
+            .map(|note| format!("{}: {note}", note.kind.as_str()))
+            .collect()
     }
 
     fn counted(texts: &[&str]) -> Occurrences {
@@ -277,7 +279,11 @@ mod tests {
         add("second");
         replace(&["b", "c"]);
         notes.replace(NoteKind::DuplicateItem, Kind::Resource, counted(&["a:b"; 3]));
-        let counts: Vec<_> = notes.read(&[]).into_iter().map(|it| (it.count, it.first)).collect();
+        let counts: Vec<_> = notes
+            .read(&SecretPatterns::default())
+            .into_iter()
+            .map(|it| (it.count, it.first))
+            .collect();
         let x = r#"{"x":1}"#;
         let expected = [(2, x), (2, x), (2, x), (5, "b"), (2, "b"), (2, "b"), (2, x)];
         assert_eq!(counts, expected.map(|(count, first)| (count, first.to_owned())));
@@ -299,11 +305,15 @@ mod tests {
             notes.list_read(Kind::Tool, counted(&["c", "c"]), &tools);
             notes.list_read(Kind::Prompt, counted(&["d"]), &[]);
         }
-        let found: Vec<_> = notes.read(&[]).into_iter().map(|it| (it.count, it.first)).collect();
+        let found: Vec<_> = notes
+            .read(&SecretPatterns::default())
+            .into_iter()
+            .map(|it| (it.count, it.first))
+            .collect();
         assert_eq!(found, [(3, "d".to_owned()), (1, "b".to_owned())]);
         notes.list_read(Kind::Tool, Occurrences::default(), &tools[..1]);
         notes.list_read(Kind::Prompt, Occurrences::default(), &[]);
-        assert_eq!(notes.read(&[]), []);
+        assert_eq!(notes.read(&SecretPatterns::default()), []);
     }
 
     #[test]
@@ -320,7 +330,7 @@ mod tests {
         }
         let stored: usize = notes.found.lock().values().map(|found| found.first.len()).sum();
         assert!(stored <= 3 * 3 * MAX_STORED_BYTES, "{stored}");
-        let read = notes.read(&["canary-1", "canary-with-many-letters"].map(Secret::from));
+        let read = notes.read(&SecretPatterns::new(["canary-1", "canary-with-many-letters"]));
         assert_eq!(read[0].count, 1_000);
         assert!(read[0].first.starts_with("<U+001B>[2J<U+202E>token *** <U+0007>éé"), "{read:?}");
         for note in read {
@@ -329,7 +339,7 @@ mod tests {
             assert!(!text.contains(|c: char| c.is_control() || c == '\u{202e}'), "{text}");
         }
         notes.add(NoteKind::ProtocolVersion, b"\xff\xfe\n");
-        assert_eq!(notes.read(&[])[0].first, "\u{fffd}\u{fffd}");
+        assert_eq!(notes.read(&SecretPatterns::default())[0].first, "\u{fffd}\u{fffd}");
     }
 
     #[test]
@@ -348,7 +358,7 @@ mod tests {
         ] {
             let notes = AuthorNotes::default();
             notes.check_result("a", &Object::parse(result).expect(result));
-            assert_eq!(!notes.read(&[]).is_empty(), is_noted, "{result}");
+            assert_eq!(!notes.read(&SecretPatterns::default()).is_empty(), is_noted, "{result}");
         }
     }
 }

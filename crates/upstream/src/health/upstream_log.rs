@@ -111,6 +111,11 @@ impl UpstreamLog {
         log
     }
 
+    /// Values that the server was given, and may repeat.
+    pub(crate) fn secrets(&self) -> &Arc<SecretPatterns> {
+        &self.origin.secrets
+    }
+
     /// Records the start of a process, and returns the log for its entries.
     pub(crate) fn begin_process(&self) -> Self {
         let process = {

@@ -30,7 +30,6 @@ use crate::transport::stdio::StdioTransport;
 use crate::transport::streamable_http::StreamableHttpTransport;
 use crate::{ConnectionInfo, HttpTransport, ListChangeCounts, Settings, UpstreamSource};
 use weir_base::memory::memory_budget::{BufferLimit, MemoryBudget};
-use weir_base::secrets::secret_search::SecretPatterns;
 use weir_mcp::jsonrpc::pending::RequestIds;
 use weir_mcp::revision::Era;
 use weir_oauth::Account;
@@ -168,7 +167,7 @@ impl Connector {
         let limit = self.settings.limits.max_message;
         let message_limit = BufferLimit { limit, budget: self.budget.clone() };
         let dispatcher = self.new_dispatcher(request);
-        let secrets = SecretPatterns::of_request(&self.settings.source.secrets());
+        let secrets = Arc::clone(self.health.log.secrets());
         let (given, account) = ((headers, secrets), self.account.clone());
         let http_client = HttpClient::new(pool, dispatcher, given, account, message_limit);
         let http_client = Arc::new(http_client.with_trace(self.trace()));

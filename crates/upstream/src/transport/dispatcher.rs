@@ -561,7 +561,7 @@ mod tests {
             dispatcher.dispatch(text.into(), stream_of).expect("a response");
         };
         let notes = || -> Vec<_> {
-            let notes = dispatcher.health.notes.read(&[]).into_iter();
+            let notes = dispatcher.health.notes.read(dispatcher.health.log.secrets()).into_iter();
             notes.map(|note| (note.kind.as_str(), note.count, note.first)).collect()
         };
         let (result, error) = (r#""result":{}"#, r#""error":{"code":1,"message":"x"}"#);

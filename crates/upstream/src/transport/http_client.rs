@@ -89,7 +89,7 @@ impl HttpClient {
     pub(crate) fn new(
         pool: Arc<HttpPool>,
         dispatcher: Arc<Dispatcher>,
-        (configured, secrets): (HeaderMap, SecretPatterns),
+        (configured, secrets): (HeaderMap, Arc<SecretPatterns>),
         account: Option<Arc<Account>>,
         message_limit: BufferLimit,
     ) -> Self {
@@ -102,7 +102,7 @@ impl HttpClient {
             pool,
             dispatcher,
             headers,
-            secrets: Arc::new(secrets),
+            secrets,
             cookies,
             account,
             message_limit,
