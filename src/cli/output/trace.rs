@@ -1,7 +1,7 @@
 //! `--trace`: the messages between Weir and its upstreams, as lines on standard error.
 //!
-//! Invariants: standard output is not touched. A line that nobody reads is held for [`PATIENCE`] at
-//! most, then it is dropped and counted, so that neither a request nor memory waits for a reader.
+//! Invariants: nothing is written to standard output. A write to standard error waits for at most
+//! [`WRITE_TIMEOUT`]; then the line is dropped and counted. Lines are never queued.
 
 use std::io::stderr;
 use std::os::fd::AsFd;
@@ -132,8 +132,8 @@ impl TraceOutput {
         };
         let begin = if self.is_within_line { "\n" } else { "" };
         let text = format!("{begin}{notice}{line}");
-        let patience = if self.dropped > 0 { Duration::ZERO } else { PATIENCE };
-        let written = write_within(to, text.as_bytes(), patience);
+        let timeout = if self.dropped > 0 { Duration::ZERO } else { WRITE_TIMEOUT };
+        let written = write_within(to, text.as_bytes(), timeout);
         if written == text.len() {
             *self = Self::default();
             return;
@@ -148,11 +148,11 @@ impl TraceOutput {
     }
 }
 
-/// Writes a text while it is read, and returns how much of it was written. It waits for `patience`
-/// for its beginning, and for [`PATIENCE`] for the rest. An error cannot be reported anywhere, and
-/// counts as success.
-fn write_within(to: impl AsFd, text: &[u8], patience: Duration) -> usize {
-    let (mut written, mut until) = (0, Instant::now() + patience);
+/// Writes a text while it is read, and returns how much of it was written. It waits for `timeout`
+/// for its beginning, and for [`WRITE_TIMEOUT`] for the rest. An error cannot be reported anywhere,
+/// and counts as success.
+fn write_within(to: impl AsFd, text: &[u8], timeout: Duration) -> usize {
+    let (mut written, mut until) = (0, Instant::now() + timeout);
     while written < text.len() {
         let left = until.saturating_duration_since(Instant::now());
         let mut fds = [PollFd::new(&to, PollFlags::OUT)];
@@ -166,7 +166,7 @@ fn write_within(to: impl AsFd, text: &[u8], patience: Duration) -> usize {
         match rustix::io::write(&to, &text[written..end]) {
             Ok(count) => {
                 if written == 0 {
-                    until = Instant::now() + PATIENCE;
+                    until = Instant::now() + WRITE_TIMEOUT;
                 }
                 written += count;
             }
@@ -181,7 +181,7 @@ fn write_within(to: impl AsFd, text: &[u8], patience: Duration) -> usize {
 /// Bytes of a message that are shown.
 const SHORT_BYTES: usize = 4 * 1024;
 /// Time for which a line waits for the reader of standard error.
-const PATIENCE: Duration = Duration::from_secs(1);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes that a pipe takes at once if it can take any (POSIX, `_POSIX_PIPE_BUF`).
 const PIECE_BYTES: usize = 512;
 
