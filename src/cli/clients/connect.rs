@@ -5,6 +5,7 @@
 //! it; only the entries in question are changed in a file, after a copy of the file; a second run
 //! changes nothing.
 
+pub(super) mod connect_command;
 pub(super) mod entry;
 mod give_back;
 pub(super) mod method;
@@ -28,6 +29,7 @@ use crate::cli::clients::{HttpEntry, McpClient, server, weir_entry};
 use crate::cli::exit::Failure;
 use crate::cli::loading::{self, ConfigArgs};
 use crate::cli::{files, output};
+use connect_command::ConnectCommand;
 use entry::{ConnectMethod, PLACEHOLDER};
 use take_over::{FormerFile, ListedServers};
 use weir_config::is_variable_name;
@@ -146,7 +148,15 @@ async fn take_over(
     if !imported.is_empty() {
         let rows = list_servers(&config).await;
         let listed = ListedServers { imported: &imported, rows: &rows };
-        take_over::take(place, folder, &state, listed, &former)?;
+        let command = ConnectCommand {
+            client: place.client,
+            entry: place.name,
+            scope: args.scope,
+            action: "--remove",
+            config: None,
+            is_stdio: false,
+        };
+        take_over::take(place, folder, &state, listed, &former, &command)?;
     }
     print_next_steps(place, &connect_method);
     method::report_unserved(&connect_method).await;
@@ -298,16 +308,8 @@ fn is_own_entry(place: &EntryLocation<'_>, entry: &DocumentValue, endpoints: &[S
     server.is_ok_and(|server| weir_entry::is_weir(&server, endpoints))
 }
 
-/// Option that a later command needs to find the entry for Weir; empty for the usual name.
-fn name_option(place: &EntryLocation<'_>) -> String {
-    match place.name {
-        DEFAULT_NAME => String::new(),
-        name => format!(" --name {name}"),
-    }
-}
-
 /// Usual name of the entry for Weir.
 const DEFAULT_NAME: &str = "weir";
 
 /// Time limit for the first lists of all servers.
-const LISTING_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const LISTING_TIMEOUT: Duration = Duration::from_secs(60);

@@ -6,7 +6,6 @@
 
 mod client_files;
 mod config_file;
-mod connect_command;
 mod doubles;
 mod entry;
 mod entry_variables;
@@ -22,6 +21,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::PossibleValuesParser;
 
 use crate::cli::clients::McpClient;
+use crate::cli::clients::connect::connect_command::ConnectCommand;
 use crate::cli::clients::connect::method::endpoint;
 use crate::cli::clients::known::CLIENTS;
 use crate::cli::clients::places::Scope;
@@ -30,7 +30,6 @@ use crate::cli::output::render::counted;
 use crate::cli::{loading, output};
 use client_files::{ClientFiles, existing};
 use config_file::CheckedConfig;
-use connect_command::ConnectCommand;
 use entry::{ConfigUse, WeirEntry};
 use finding::{DoctorFinding, DoctorReport, SoundClient};
 use weir_base::text::shell_word::ShellWord;

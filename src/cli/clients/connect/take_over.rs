@@ -5,9 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
+use super::connect_command::ConnectCommand;
 use super::other_scopes::{ClientScopes, OtherScope, entry_at, section_paths, strs};
+use super::replace;
 use super::taken::{OriginalText, TakenOver, TakenServer};
-use super::{name_option, replace};
 use crate::cli::check::CheckRow;
 use crate::cli::clients::document::{self, DocumentValue, JsonDialect};
 use crate::cli::clients::edit::{self, EntryLocation};
@@ -57,13 +58,15 @@ pub(super) struct FormerFile {
     pub(super) written: String,
 }
 
-/// Moves the imported servers that came up out of the client's file.
+/// Moves the imported servers that came up out of the client's file. `way_back` is the command that
+/// puts them back.
 pub(super) fn take(
     place: &EntryLocation<'_>,
     folder: &Path,
     state: &Path,
     listed: ListedServers<'_>,
     former: &FormerFile,
+    way_back: &ConnectCommand<'_>,
 ) -> Result<(), Failure> {
     let _turn = TakenOver::lock(state)?;
     let Some(file) = document::read(place.path)? else { return Ok(()) };
@@ -101,10 +104,8 @@ pub(super) fn take(
         let (names, path) = (moved.join(", "), place.path.display());
         output::print_stderr(&sanitize_line(&format!("moved from {path} to Weir: {names}")));
         output::print_stderr(&sanitize_line(&format!(
-            "their entries are in {}; `weir connect {}{} --remove` puts them back",
+            "their entries are in {}; `{way_back}` puts them back",
             kept.display(),
-            place.client.name,
-            name_option(place)
         )));
     }
     stayed.iter().for_each(|line| output::print_stderr(&sanitize_line(line)));

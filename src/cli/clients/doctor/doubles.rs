@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::client_files::{ClientFiles, PlacedServer};
-use super::connect_command::ConnectCommand;
 use super::entry::ConfigUse;
 use super::finding::{DoctorFinding, DoctorReport};
+use crate::cli::clients::connect::connect_command::ConnectCommand;
 use crate::cli::clients::connect::method::is_shared;
 use crate::cli::clients::connect::taken::TakenOver;
 use crate::cli::clients::edit::EntryLocation;

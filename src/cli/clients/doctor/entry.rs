@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::client_files::{ClientFile, PlacedServer};
-use super::connect_command::ConnectCommand;
 use super::entry_variables::EntryVariables;
 use super::finding::{DoctorFinding, DoctorReport};
 use super::ownership;
 use crate::cli::clients::McpClient;
+use crate::cli::clients::connect::connect_command::ConnectCommand;
 use crate::cli::clients::connect::entry::PLACEHOLDER;
 use crate::cli::clients::connect::method::is_shared;
 use crate::cli::clients::places::Scope;

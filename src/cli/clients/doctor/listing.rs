@@ -3,13 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
 
 use super::config_file::CheckedConfig;
-use super::connect_command::ConnectCommand;
 use super::entry::ConfigUse;
 use super::finding::{DoctorFinding, DoctorReport};
 use crate::cli::check::survey::{ConfigSurvey, ListedTool, SurveyedUpstream};
+use crate::cli::clients::connect::LISTING_TIMEOUT;
+use crate::cli::clients::connect::connect_command::ConnectCommand;
 use crate::cli::clients::places::Scope;
 use crate::cli::loading::ConfigArgs;
 use weir_base::text::shell_word::ShellWord;
@@ -25,7 +25,7 @@ pub(super) async fn check(
 ) {
     let clients: BTreeSet<_> = uses.iter().map(|used| used.as_client.clone()).collect();
     let args = ConfigArgs::of_file(path.to_owned());
-    let survey = match ConfigSurvey::take(&args, &clients, PATIENCE).await {
+    let survey = match ConfigSurvey::take(&args, &clients, LISTING_TIMEOUT).await {
         Ok(survey) => survey,
         Err(failure) => {
             report.add(DoctorFinding::of_failure(&failure).at(path, None));
@@ -143,9 +143,6 @@ fn check_amount(used: &ConfigUse, tools: &[ListedTool], report: &mut DoctorRepor
         report.add(DoctorFinding::note(text).of(used.client));
     }
 }
-
-/// Time limit for the first lists, as of `weir connect --write`.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Smallest `naming.max_length`.
 const MIN_NAME_LENGTH: usize = 32;

@@ -3,27 +3,28 @@
 use std::fmt;
 use std::path::Path;
 
+use super::DEFAULT_NAME;
 use crate::cli::clients::McpClient;
 use crate::cli::clients::places::Scope;
 use weir_base::text::shell_word::ShellWord;
 
 /// Command `weir connect` for a client.
-pub(super) struct ConnectCommand<'a> {
-    pub(super) client: &'a McpClient,
-    pub(super) entry: &'a str,
-    pub(super) scope: Scope,
+pub(crate) struct ConnectCommand<'a> {
+    pub(crate) client: &'a McpClient,
+    pub(crate) entry: &'a str,
+    pub(crate) scope: Scope,
     /// Option that says what it does.
-    pub(super) action: &'a str,
+    pub(crate) action: &'a str,
     /// Configuration, if it has to be named.
-    pub(super) config: Option<&'a Path>,
+    pub(crate) config: Option<&'a Path>,
     /// The client starts Weir, although the configuration is for several clients.
-    pub(super) is_stdio: bool,
+    pub(crate) is_stdio: bool,
 }
 
 impl fmt::Display for ConnectCommand<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "weir connect {} {}", self.client.name, self.action)?;
-        if self.entry != "weir" {
+        if self.entry != DEFAULT_NAME {
             write!(f, " --name {}", ShellWord(self.entry))?;
         }
         if self.scope == Scope::Project {
