@@ -130,7 +130,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     warnings.extend(find_cut_lists(&oneshot));
     let store = check_store(&oneshot.config).await;
     warnings.extend(store.as_ref().into_iter().flatten().cloned());
-    let disabled = disabled_upstreams(&oneshot.config);
+    let disabled = oneshot.config.disabled_upstreams();
     let count = rows.len();
     rows.extend(disabled.iter().map(|name| CheckRow::disabled(name)));
     let (shown, rows) = (&rows, &rows[..count]);
@@ -211,12 +211,6 @@ async fn offline(args: &Args) -> Result<(), Failure> {
     print_warnings(&warnings);
     output::print_stderr("the configuration is valid");
     Ok(())
-}
-
-/// Names of the upstreams that a configuration disables.
-fn disabled_upstreams(config: &Config) -> Vec<String> {
-    let disabled = config.summaries.iter().filter(|upstream| !upstream.enabled);
-    disabled.map(|upstream| upstream.name.clone()).collect()
 }
 
 /// Adds the current time to the options, so that keys that expire soon cause warnings.

@@ -249,6 +249,12 @@ impl Config {
         })
     }
 
+    /// Names of the upstreams that the configuration disables.
+    pub fn disabled_upstreams(&self) -> Vec<String> {
+        let disabled = self.summaries.iter().filter(|upstream| !upstream.enabled);
+        disabled.map(|upstream| upstream.name.clone()).collect()
+    }
+
     /// Whether this configuration stands in for a file that has mistakes.
     pub fn is_stand_in(&self) -> bool {
         self.notice().is_some()

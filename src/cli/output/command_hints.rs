@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use clap::ArgMatches;
 
 use crate::cli::output::render::sanitize_line;
+use weir_base::text::shell_word::ShellWord;
 
 /// Option of the command that runs, and the commands that have it.
 struct CommandHints {
@@ -45,11 +46,7 @@ pub(crate) fn complete(text: &str) -> Cow<'_, str> {
 /// Option that names a file, quoted for a shell.
 pub(crate) fn config_option(file: &Path) -> String {
     let file = sanitize_line(&file.display().to_string());
-    let is_plain = |c: char| c.is_alphanumeric() || "_./@%+=:,-".contains(c);
-    match file.chars().all(is_plain) && !file.is_empty() {
-        true => format!("--config {file}"),
-        false => format!("--config '{}'", file.replace('\'', r"'\''")),
-    }
+    format!("--config {}", ShellWord(&file))
 }
 
 impl CommandHints {

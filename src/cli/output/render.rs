@@ -14,6 +14,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 
 use weir_base::json::{self, Object};
+use weir_base::text::invisible_chars::is_mark_of_direction;
 
 /// Base64 decoder that accepts missing padding, because some servers omit it.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -34,8 +35,8 @@ pub(crate) fn sanitize_line(text: &str) -> String {
 /// Returns whether a terminal executes a character instead of showing it, or reorders a line.
 fn is_deceptive(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}')
-        || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || is_mark_of_direction(c)
+        || matches!(c, '\u{61c}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Returns JSON unchanged, or for a terminal with deceptive characters escaped.

@@ -117,8 +117,7 @@ pub(crate) fn start(
 /// Records which configuration is active: that of the file, or one in its place; and the upstreams
 /// that it disables.
 pub(crate) fn record_active(config: &Config, reloads: &LastReload) {
-    let disabled = config.summaries.iter().filter(|upstream| !upstream.enabled);
-    reloads.record_disabled(disabled.map(|upstream| upstream.name.clone()).collect());
+    reloads.record_disabled(config.disabled_upstreams());
     match config.notice() {
         Some(why) => {
             error!(why, "the configuration is refused, the client gets the reason");

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::documents::COMPLETIONS;
 use super::release::{Platform, Release};
-use super::{copy, make_folder, names, tool, write};
+use super::{copy, make_folder, names, read, tool, write};
 use crate::root;
 
 /// Prompts of the configuration, so that the service has something to serve.
@@ -71,8 +71,4 @@ pub(super) fn make(release: &Release, platform: &Platform, stage: &Path) -> Resu
         .arg(&root_folder)
         .arg(package);
     tool::text(build.env("SOURCE_DATE_EPOCH", &release.time), "dpkg").map(drop)
-}
-
-fn read(path: &Path) -> Result<String, String> {
-    fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::tool;
+use super::{read, tool};
 use crate::root;
 
 /// Version, source and place of a release.
@@ -22,8 +22,7 @@ impl Release {
     /// The release of this checkout, to be made in a folder.
     pub(crate) fn of_checkout(folder: PathBuf, is_test: bool) -> Result<Self, String> {
         let git = |arguments: &[&str]| tool::text(Command::new("git").args(arguments), "git");
-        let manifest = std::fs::read_to_string(root().join("Cargo.toml"));
-        let manifest = manifest.map_err(|error| format!("Cargo.toml: {error}"))?;
+        let manifest = read(&root().join("Cargo.toml"))?;
         let version = manifest.lines().find_map(|line| line.strip_prefix("version = \""));
         let version = version.and_then(|it| it.strip_suffix('"'));
         Ok(Self {
@@ -41,8 +40,7 @@ impl Release {
         if tag != format!("v{version}") {
             return Err(format!("the tag {tag} is not v{version}, the version in Cargo.toml"));
         }
-        let changes = std::fs::read_to_string(root().join("CHANGELOG.md"));
-        let changes = changes.map_err(|error| format!("CHANGELOG.md: {error}"))?;
+        let changes = read(&root().join("CHANGELOG.md"))?;
         let heading = format!("## {version} ");
         match changes.lines().any(|line| format!("{line} ").starts_with(&heading)) {
             true => Ok(()),

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::release::Release;
-use super::{Binary, copy, make_folder, names, tool, write};
+use super::{Binary, copy, make_folder, names, read, tool, write};
 use crate::root;
 
 /// Makes `dist/*.whl`.
@@ -17,8 +17,7 @@ pub(super) fn make(release: &Release, binary: &Binary) -> Result<(), String> {
     make_folder(&about.join("licenses"))?;
     copy(&binary.path, &scripts.join("weir"))?;
     copy(&root().join("LICENSE"), &about.join("licenses/LICENSE"))?;
-    let read = std::fs::read_to_string(root().join("README.md"));
-    let readme = read.map_err(|error| format!("README.md: {error}"))?;
+    let readme = read(&root().join("README.md"))?;
     let metadata = format!(
         "Metadata-Version: 2.4\nName: {name}\nVersion: {}\nSummary: A gateway for the Model Context Protocol\n\
          License-Expression: Apache-2.0\nLicense-File: LICENSE\nRequires-Python: >=3.8\n\

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::secret::Secret;
 use super::secret_shape::{
-    is_random_segment, is_secret, looks_secret, looks_secret_as_argument, looks_secret_as_path,
+    HEADER_OPTIONS, is_secret, is_secret_segment, looks_secret, looks_secret_as_argument,
     names_a_secret,
 };
 
@@ -89,7 +89,7 @@ impl GivenSecrets {
             let rest = &url[user_info.len()..];
             let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
             for segment in path.split(['/', '#']).skip(1) {
-                if looks_secret_as_path(segment) || is_random_segment(segment) {
+                if is_secret_segment(segment) {
                     self.add_encoded(segment);
                 }
             }
@@ -200,9 +200,6 @@ const QUOTES: [char; 5] = ['"', '\'', '`', '<', '>'];
 
 /// Schemes of the header `Authorization`, in front of the secret.
 const SCHEMES: [&str; 3] = ["bearer", "basic", "token"];
-
-/// Options whose value is a header.
-const HEADER_OPTIONS: [&str; 3] = ["--header", "--headers", "-H"];
 
 #[cfg(test)]
 mod tests {

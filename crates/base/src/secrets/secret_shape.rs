@@ -44,8 +44,13 @@ pub fn looks_secret_as_path(part: &str) -> bool {
     is_random(part) || has_prefix(part)
 }
 
-/// Returns whether a text looks more like a generated one than like a word or a name.
-pub fn is_random_segment(part: &str) -> bool {
+/// Returns whether a segment of a URL's path looks like a secret, or more like a generated text
+/// than like a word or a name.
+pub fn is_secret_segment(part: &str) -> bool {
+    looks_secret_as_path(part) || is_random_segment(part)
+}
+
+fn is_random_segment(part: &str) -> bool {
     let legal = |b: u8| b.is_ascii_alphanumeric() || b"_+=-~%".contains(&b);
     part.len() >= MIN_SEGMENT_BYTES
         && part.bytes().all(legal)
@@ -68,6 +73,9 @@ fn is_random(value: &str) -> bool {
         && value.bytes().any(|b| b.is_ascii_digit())
         && value.bytes().any(|b| b.is_ascii_alphabetic())
 }
+
+/// Options of programs whose value is a header.
+pub const HEADER_OPTIONS: [&str; 3] = ["--header", "--headers", "-H"];
 
 /// Shortest text that looks like a generated one.
 const MIN_SEGMENT_BYTES: usize = 16;

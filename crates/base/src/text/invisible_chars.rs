@@ -24,6 +24,11 @@ pub fn is_invisible(letter: char) -> bool {
     }
 }
 
+/// Returns whether a character is a single mark of direction, which some texts need.
+pub fn is_mark_of_direction(letter: char) -> bool {
+    matches!(letter, '\u{200e}' | '\u{200f}')
+}
+
 /// Returns the visible form of a character.
 pub fn visible_form(letter: char) -> String {
     format!("<U+{:04X}>", u32::from(letter))

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::secret_names::secrets_of_url;
-use weir_base::secrets::secret_shape::{is_random_segment, looks_secret_as_path, names_a_secret};
+use weir_base::secrets::secret_shape::{HEADER_OPTIONS, is_secret_segment, names_a_secret};
 
 /// Value of which parts may be secret: which ones depends on its text.
 pub(super) enum PartlySecret {
@@ -90,10 +90,6 @@ pub(super) fn has_secret_segment(text: &str) -> bool {
     text.split(|c: char| c.is_whitespace() || "/\"'".contains(c)).any(is_secret_segment)
 }
 
-fn is_secret_segment(segment: &str) -> bool {
-    looks_secret_as_path(segment) || is_random_segment(segment)
-}
-
 /// Returns the content of a string with quotes, and its place; `None` if it contains escapes.
 fn content_of<'t>(text: &'t str, span: &Range<usize>) -> Option<(usize, &'t str)> {
     let written = text.get(span.clone())?;
@@ -175,9 +171,6 @@ fn pieces(text: &str, separator: char) -> impl Iterator<Item = (usize, &str)> {
 fn shifted(range: Range<usize>, by: usize) -> Range<usize> {
     range.start + by..range.end + by
 }
-
-/// Options whose value is a header.
-const HEADER_OPTIONS: [&str; 3] = ["--header", "--headers", "-H"];
 
 /// Letters of short options that stand together, and digits of a number that is no secret.
 const MAX_SHORT_OPTIONS: usize = 4;

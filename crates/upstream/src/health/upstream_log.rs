@@ -17,7 +17,7 @@ use strum::IntoStaticStr;
 
 use weir_base::secrets::secret_search::SecretPatterns;
 use weir_base::tasks::sync::Mutex;
-use weir_base::text::invisible_chars::{is_invisible, visible_form};
+use weir_base::text::invisible_chars::{is_invisible, is_mark_of_direction, visible_form};
 use weir_base::text::terminal_styles::without_styles;
 
 /// Log of one upstream, for entries about its connection or about one of its processes. Cheap to
@@ -205,8 +205,9 @@ impl LogEntry {
         for letter in text.chars() {
             match letter {
                 '\t' => visible.push_str(TAB),
-                '\u{200e}' | '\u{200f}' => visible.push_str(&visible_form(letter)),
-                _ if is_invisible(letter) => visible.push_str(&visible_form(letter)),
+                _ if is_invisible(letter) || is_mark_of_direction(letter) => {
+                    visible.push_str(&visible_form(letter));
+                }
                 _ => visible.push(letter),
             }
         }

@@ -19,7 +19,7 @@ use crate::message::TransportError;
 use crate::{Settings, UpstreamSource};
 use weir_base::secrets::secret::Secret;
 use weir_base::secrets::secret_search::SecretPatterns;
-use weir_base::text::invisible_chars::is_invisible;
+use weir_base::text::invisible_chars::{is_invisible, is_mark_of_direction};
 use weir_base::text::sse::Event;
 use weir_mcp::name::UpstreamName;
 use weir_oauth::{Account, TokenFinders};
@@ -236,7 +236,7 @@ fn push_visible(shown: &mut String, text: &str) {
             '\n' => shown.push_str("\\n"),
             '\r' => shown.push_str("\\r"),
             '\t' => shown.push_str("\\t"),
-            hidden if is_invisible(hidden) || MARKS_OF_DIRECTION.contains(&hidden) => {
+            hidden if is_invisible(hidden) || is_mark_of_direction(hidden) => {
                 for unit in hidden.encode_utf16(&mut [0; 2]) {
                     shown.push_str(&format!("\\u{unit:04x}"));
                 }
@@ -309,8 +309,6 @@ fn shown_value(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).into_owned()
 }
 
-/// Characters that are not among the invisible ones, because some texts need them.
-const MARKS_OF_DIRECTION: [char; 2] = ['\u{200e}', '\u{200f}'];
 /// Bytes beyond the limit in which the end of a secret is looked for. Of a longer one, no more than
 /// its beginning is in the text, and that is found as well.
 const BEYOND_LIMIT: usize = 4 * 1024;
